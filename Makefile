@@ -1,0 +1,75 @@
+# The two that matter:   make test   (every check)      make run   (the first steps, on real output)
+# Both build .venv when it is missing or pyproject.toml has changed, and reuse it otherwise.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# Real data for the tests, where it is at hand; without it they use generated data and say so.
+ifndef PROTAIL_SHARED
+SHARED := $(shell cd ../shared 2>/dev/null && pwd)
+ifneq ($(SHARED),)
+export PROTAIL_SHARED := $(SHARED)
+endif
+endif
+ifndef PROTAIL_DATA
+DATA := $(shell cd .data/cifar 2>/dev/null && pwd)
+ifneq ($(DATA),)
+export PROTAIL_DATA := $(DATA)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-slow lint format run bench clean
+
+help:
+	@echo "make test       set up .venv if needed, then lint, types, import order and tests"
+	@echo "make run        set up .venv if needed, then examples/first_steps.py"
+	@echo "make test-slow  make test, slow tests included"
+	@echo "make lint       style, types and import order only"
+	@echo "make format     rewrite the code in the house style"
+	@echo "make bench      speed, memory and accuracy of the estimator beside its rivals"
+	@echo "make clean      remove .venv and everything the tools leave behind"
+
+test: lint
+	@echo "== tests and documentation examples"
+	@$(BIN)/python -m pytest -q
+
+test-slow: lint
+	@echo "== tests and documentation examples, slow ones included"
+	@$(BIN)/python -m pytest -q -m "slow or not slow"
+
+lint: $(STAMP)
+	@echo "== style (ruff)"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "Some files are not in the house style: run 'make format'."; exit 1; }
+	@echo "== types (mypy)"
+	@$(BIN)/mypy
+	@echo "== import order (import-linter)"
+	@$(BIN)/lint-imports
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+run: $(STAMP)
+	@echo "== first steps (examples/first_steps.py)"
+	@$(BIN)/python examples/first_steps.py
+
+bench: $(STAMP)
+	@echo "== benchmarks/estimator.py"
+	@$(BIN)/python benchmarks/estimator.py
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "protail needs Python 3.11 or newer; '$(PYTHON)' is older or not there."; \
+	  echo "Name another one, for example: make $(or $(MAKECMDGOALS),test) PYTHON=python3.12"; exit 1; }
+	@echo "== setting up $(VENV): protail and its tools (about 6 GB with torch; minutes, this once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

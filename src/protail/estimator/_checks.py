@@ -1,0 +1,227 @@
+"""Checking what users give: every error names the argument, what came and what was expected."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from protail import ops
+from protail._messages import unknown_name
+from protail.estimator._features import Rows
+from protail.estimator._fitting import Settings
+from protail.profile import host_array
+
+if TYPE_CHECKING:
+    from protail.estimator._classifier import PrototypeClassifier
+    from protail.estimator._predicting import PredictingMixin
+
+SAMPLINGS = ("class-balanced", "instance", "square-root")
+_CHECKED_AT_A_TIME = 2**22
+
+
+def check_settings(estimator: PrototypeClassifier) -> Settings:
+    """Check every argument of the constructor but prior and device, which data decide."""
+    given = estimator.get_params()
+    for name, valid in (("distance", ops.DISTANCES), ("sampling", SAMPLINGS)):
+        if given[name] not in valid:
+            raise ValueError(unknown_name(name, given[name], valid))
+    if given["temperature"] is not None and given["temperature"] not in ops.TEMPERATURES:
+        names = [name for name in ops.TEMPERATURES if name is not None]
+        raise ValueError(
+            unknown_name("temperature", given["temperature"], names) + " None is fine."
+        )
+    _check_number(given, "logit_adjustment", least=0, or_auto=True)
+    _check_number(given, "normalize", above=0, or_auto=True, or_none=True)
+    _check_number(given, "epochs", least=0, whole=True, or_auto=True)
+    _check_number(given, "max_steps", least=1, whole=True, or_none=True)
+    _check_number(given, "lr", above=0, or_auto=True)
+    _check_number(given, "temperature_lr", least=0)
+    _check_number(given, "momentum", least=0, below=1)
+    _check_number(given, "batch_size", least=1, whole=True, or_auto=True)
+    names = [name for name in Settings.__dataclass_fields__ if name != "verbose"]
+    return Settings(**{name: given[name] for name in names}, verbose=bool(given["verbose"]))
+
+
+def _check_number(
+    given: dict[str, Any],
+    name: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+    or_auto: bool = False,
+    or_none: bool = False,
+) -> None:
+    value: Any = given[name]
+    if (or_auto and isinstance(value, str) and value == "auto") or (or_none and value is None):
+        return
+    kind = Integral if whole else Real
+    if isinstance(value, kind) and not isinstance(value, bool):
+        number = float(value)
+        enough = (least is None or number >= least) and (above is None or number > above)
+        if enough and number < (np.inf if below is None else below):
+            return
+    limits = [
+        f"{word} {limit}"
+        for word, limit in (("at least", least), ("above", above), ("below", below))
+        if limit is not None
+    ]
+    expected = f"a {'whole' if whole else 'finite'} number {' and '.join(limits)}"
+    others = [f"{word}" for word, ok in (("'auto'", or_auto), ("None", or_none)) if ok]
+    raise ValueError(
+        f"{name}={value!r} is out of range; expected {', or '.join([expected, *others])}."
+    )
+
+
+class CheckedRows(NamedTuple):
+    """Feature rows, and how many of them are all zeros."""
+
+    rows: Rows
+    n_zeros: int
+
+
+def check_rows(estimator: PredictingMixin, X: Any, *, reset: bool) -> CheckedRows:
+    """Check feature rows; nothing is copied that need not be."""
+    n_dimensions = getattr(X, "ndim", None)
+    if n_dimensions is not None and n_dimensions != 2:
+        raise ValueError(
+            f"X has {n_dimensions} dimensions, shape {tuple(X.shape)}; expected 2: rows and "
+            "features. Reshape your data, for a single row with X.reshape(1, -1)."
+        )
+    if isinstance(X, torch.Tensor) and (X.is_cuda or X.dtype == torch.bfloat16):
+        rows: Rows = _check_tensor(estimator, X, reset=reset)
+    else:
+        rows = validate_data(
+            estimator,
+            host_array(X) if isinstance(X, torch.Tensor) else X,
+            reset=reset,
+            dtype=[np.float64, np.float32, np.float16],
+            ensure_all_finite=False,
+        )
+    return CheckedRows(rows, _check_values(rows))
+
+
+def _check_tensor(estimator: PredictingMixin, X: torch.Tensor, *, reset: bool) -> torch.Tensor:
+    """Do for a tensor that numpy cannot hold what scikit-learn does for arrays."""
+    n_rows, n_features = X.shape
+    if n_rows == 0 or n_features == 0 or X.is_complex():
+        raise ValueError(
+            f"X is {X.dtype} of shape {tuple(X.shape)}; expected real numbers, at least one row "
+            "and one feature."
+        )
+    if reset:
+        estimator.n_features_in_ = n_features
+    elif n_features != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {n_features} features, but PrototypeClassifier is expecting "
+            f"{estimator.n_features_in_} features as input."
+        )
+    return X.detach() if X.is_floating_point() else X.detach().double()
+
+
+def _check_values(rows: Rows) -> int:
+    """Refuse what is not finite and count the rows of zeros, reading every row once."""
+    step = max(1, _CHECKED_AT_A_TIME // max(1, rows.shape[1]))
+    n_zeros = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            # A sum is finite only if all its terms are; it can overflow when they are.
+            if not np.isfinite(float(block.sum())):
+                exact = block.float() if isinstance(block, torch.Tensor) else block
+                _refuse_non_finite(host_array(exact), start)
+            suspects = block[block[:, 0] == 0]
+            n_zeros += int((~suspects.any(1)).sum()) if len(suspects) else 0
+    return n_zeros
+
+
+def _refuse_non_finite(block: NDArray[Any], start: int) -> None:
+    found = np.argwhere(~np.isfinite(block))
+    if len(found):
+        row, column = found[0]
+        kind = "NaN" if np.isnan(block[row, column]) else "infinity"
+        raise ValueError(
+            f"X contains {kind} (first at row {start + row}, column {column}); expected finite "
+            "numbers only, no NaN, no inf. Drop those rows, or fill them in with "
+            "sklearn.impute.SimpleImputer."
+        )
+
+
+def warn_of_zeros(n_zeros: int) -> None:
+    """Warn, once, of rows that have no direction."""
+    if n_zeros:
+        warnings.warn(
+            f"{n_zeros} rows of X are all zeros; they have no direction to normalise and stay "
+            "zero. Check how these features were made.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def check_labels(y: Any, n_rows: int) -> NDArray[Any]:
+    """Check labels: one a row, of any kind that names classes."""
+    if y is None:
+        raise ValueError(
+            "PrototypeClassifier requires y to be passed, but the target y is None; expected one "
+            "class label a row."
+        )
+    labels: NDArray[Any] = column_or_1d(
+        host_array(y) if isinstance(y, torch.Tensor) else y, warn=True
+    )
+    if len(labels) != n_rows:
+        raise ValueError(
+            f"y has {len(labels)} labels and X has {n_rows} rows; expected one label a row."
+        )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("y contains NaN or infinity; expected a class label for every row.")
+    check_classification_targets(labels)
+    return labels
+
+
+def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Turn a prior into one probability a class."""
+    n_classes = len(counts)
+    if isinstance(prior, str):
+        if prior == "uniform":
+            return np.full(n_classes, 1 / n_classes)
+        if prior == "train":
+            return counts.astype(np.float64) / float(counts.sum())
+        raise ValueError(unknown_name("prior", prior, ("uniform", "train")) + " Or an array.")
+    shares = np.asarray(host_array(prior), dtype=np.float64)
+    if shares.shape != (n_classes,):
+        raise ValueError(
+            f"prior has shape {shares.shape}; expected one share for each of the {n_classes} "
+            "classes, in the order of classes_."
+        )
+    if not np.isfinite(shares).all() or shares.min() < 0 or abs(shares.sum() - 1) > 1e-6:
+        raise ValueError(
+            f"prior has smallest share {shares.min():g} and sum {shares.sum():g}; expected shares "
+            "of at least 0 that sum to 1. Divide it by its sum."
+        )
+    return shares
+
+
+def check_device(device: Any, X: Any) -> torch.device:
+    """Find where to compute: the device asked for, or the tensor's own, or the CPU."""
+    if isinstance(device, str) and device == "auto":
+        return X.device if isinstance(X, torch.Tensor) else torch.device("cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} is no device; expected 'auto', 'cpu', 'cuda', 'cuda:0', ..."
+        ) from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device={device!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA "
+            "devices here; expected one that exists. Use device='auto' or 'cpu'."
+        )
+    return found

@@ -1,0 +1,143 @@
+"""Feature rows, wherever they lie, handed out as tensors ready for distances."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protail import ops
+
+# Rows that take no more than this are kept, placed, in memory; others are read as they are needed.
+_KEPT_BYTES = 256 * 2**20
+_BLOCK_BYTES = 16 * 2**20
+
+Rows = NDArray[Any] | Tensor
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a feature row becomes the vector that distances are measured on.
+
+    Attributes
+    ----------
+    radius : float or None
+        Length that every row is scaled to (a row of zeros stays one); None leaves lengths alone.
+    factor : float
+        What rows are multiplied by where there is no radius.
+    """
+
+    radius: float | None = None
+    factor: float = 1.0
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Place rows (n, channels)."""
+        if self.radius is not None:
+            return ops.unit_rows(rows)[0].mul_(self.radius)
+        return rows * self.factor if self.factor != 1 else rows
+
+    def scaled(self, factor: float) -> Placement:
+        """Give the placement whose vectors are ``factor`` times as long."""
+        if self.radius is not None:
+            return Placement(self.radius * factor)
+        return Placement(None, self.factor * factor)
+
+
+class Features:
+    """Rows of a table, placed, a few at a time.
+
+    Parameters
+    ----------
+    rows : ndarray (memory-mapped or not) or tensor, shape (n, channels)
+        Checked feature rows.
+    placement : Placement
+        How to place them.
+    device : torch.device
+        Where to hand them out.
+    dtype : torch.dtype, optional
+        Of what is handed out; by default float64 for float64 rows and float32 for others.
+    keep : bool
+        Keep rows, placed, where they are few enough: worth it if they are asked for again.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        placement: Placement,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+        *,
+        keep: bool = True,
+    ) -> None:
+        self._rows = rows
+        self.placement = placement
+        self.device = device
+        self.dtype = dtype or compute_dtype(rows)
+        self._kept: Tensor | None = None
+        if keep and len(rows) * rows.shape[1] * self.dtype.itemsize <= _KEPT_BYTES:
+            self._kept = self._placed(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def n_channels(self) -> int:
+        """Columns of the table."""
+        return int(self._rows.shape[1])
+
+    def placed_as(self, placement: Placement) -> Features:
+        """Hand out the same rows under another placement."""
+        return Features(self._rows, placement, self.device, self.dtype)
+
+    def take(self, index: NDArray[np.int64]) -> Tensor:
+        """Hand out the rows of an index."""
+        if self._kept is not None:
+            return self._kept.index_select(0, torch.from_numpy(index).to(self.device))
+        if isinstance(self._rows, Tensor):
+            return self._placed(self._rows[torch.from_numpy(index).to(self._rows.device)])
+        return self._placed(self._rows[index])
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Hand out all rows in order, a block at a time."""
+        step = max(1, _BLOCK_BYTES // (self.n_channels * self.dtype.itemsize))
+        for start in range(0, len(self), step):
+            part = slice(start, min(start + step, len(self)))
+            if self._kept is not None:
+                yield part, self._kept[part]
+            else:
+                yield part, self._placed(self._rows[part])
+
+    def _placed(self, rows: Rows) -> Tensor:
+        return self.placement(as_tensor(rows).to(self.device, self.dtype))
+
+
+def as_tensor(rows: Rows) -> Tensor:
+    """Give a tensor of the rows, without a copy where numpy and torch can share memory."""
+    if isinstance(rows, Tensor):
+        return rows.detach()
+    if min(rows.strides, default=0) < 0 or not rows.dtype.isnative:
+        rows = np.array(rows, dtype=rows.dtype.newbyteorder("="), order="C")
+    with warnings.catch_warnings():
+        # Torch warns of read-only memory, such as a memory-mapped file; nothing here writes to it.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+        return torch.from_numpy(rows)
+
+
+def compute_dtype(rows: Rows) -> torch.dtype:
+    """Give the dtype distances are computed in: float64 for float64 rows, float32 for others."""
+    return torch.float64 if str(rows.dtype).endswith("float64") else torch.float32
+
+
+def class_means(features: Features, labels: Tensor, n_classes: int) -> Tensor:
+    """Average the rows of each class, in float64; a class without rows gets zeros."""
+    sums = torch.zeros(n_classes, features.n_channels, dtype=torch.float64, device=features.device)
+    for part, rows in features.blocks():
+        ops.add_rows_(sums, labels[part], rows.double())
+    counts = torch.bincount(labels, minlength=n_classes).clamp(min=1)
+    return (sums / counts.unsqueeze(1)).to(features.dtype)

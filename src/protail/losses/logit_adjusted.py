@@ -1,0 +1,129 @@
+"""Cross-entropy that expects less of a class the rarer it is."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from protail.profile import ClassProfile, host_array
+
+
+class LogitAdjustedLoss(nn.Module):
+    """Average the cross-entropy of ``logits + tau * log N_y`` over a batch.
+
+    The adjustment belongs to training alone: at inference nothing is added, so every class
+    stands where it would under equal counts.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class, none of them 0.
+    tau : float
+        Strength of the adjustment; 0 is plain cross-entropy, the paper uses 1/4.
+    dtype : torch.dtype, optional
+        Precision of the adjustment; by default torch's default dtype.
+
+    Attributes
+    ----------
+    adjustment : Tensor, shape (n_classes,)
+        ``tau * log N_y``; a buffer, so it moves and saves with the module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail import LogitAdjustedLoss
+    >>> loss = LogitAdjustedLoss([100, 10, 1], tau=1.0)
+    >>> logits = torch.zeros(2, 3)
+    >>> loss(logits, torch.tensor([0, 2]))  # -log(100/111) and -log(1/111), averaged
+    tensor(2.4069)
+    """
+
+    adjustment: Tensor
+
+    def __init__(
+        self,
+        counts: ArrayLike | Tensor | ClassProfile,
+        tau: float = 0.25,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(tau, Real) or not math.isfinite(tau) or tau < 0:
+            raise ValueError(
+                f"tau={tau!r}; expected a finite number >= 0. "
+                "Use tau=0 for plain cross-entropy, tau=0.25 for the paper's setting."
+            )
+        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        self.tau: float = float(tau)
+        adjustment = torch.as_tensor(
+            self.tau * profile.log_counts, dtype=dtype or torch.get_default_dtype()
+        )
+        self.register_buffer("adjustment", adjustment)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss of a batch.
+
+        Parameters
+        ----------
+        logits : Tensor, shape (batch, n_classes)
+            Unadjusted logits. float16 and bfloat16 are summed in float32.
+        target : Tensor of int, shape (batch,)
+            The class code of every row.
+
+        Returns
+        -------
+        Tensor, shape ()
+            The mean over the batch, in float32 or, for float64 logits, in float64.
+
+        Examples
+        --------
+        >>> loss = LogitAdjustedLoss([3, 1], tau=0)
+        >>> loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+        tensor(0.1269)
+        """
+        self._check(logits, target)
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        adjusted = logits.to(precision) + self.adjustment.to(precision)
+        return cross_entropy(adjusted, target.long())
+
+    def _check(self, logits: Tensor, target: Tensor) -> None:
+        n_classes = self.adjustment.shape[0]
+        if logits.ndim != 2 or logits.shape[1] != n_classes or not logits.is_floating_point():
+            raise ValueError(
+                f"logits has shape {tuple(logits.shape)} and dtype {logits.dtype}; expected "
+                f"floating point of shape (batch, {n_classes}), a column for each of the counts."
+            )
+        if target.shape != logits.shape[:1] or target.is_floating_point():
+            raise ValueError(
+                f"target has shape {tuple(target.shape)} and dtype {target.dtype}; expected "
+                f"integer class codes of shape ({logits.shape[0]},), one for each row of logits."
+            )
+        # Reading values would break a compiled graph, and on a GPU stall the queue: torch
+        # itself asserts the range there.
+        if torch.compiler.is_compiling() or target.device.type != "cpu" or target.numel() == 0:
+            return
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= n_classes:
+            raise ValueError(
+                f"target runs from {low} to {high}; expected class codes from 0 to {n_classes - 1}."
+            )
+
+    def extra_repr(self) -> str:
+        """Say what the module's repr shows.
+
+        Returns
+        -------
+        str
+            Class count and tau.
+
+        Examples
+        --------
+        >>> LogitAdjustedLoss([3, 1])
+        LogitAdjustedLoss(n_classes=2, tau=0.25)
+        """
+        return f"n_classes={self.adjustment.shape[0]}, tau={self.tau:g}"

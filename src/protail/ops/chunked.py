@@ -1,0 +1,311 @@
+"""The loss over chunks of classes and rows: memory stays within a budget, whatever their number.
+
+The forward pass keeps merged parts only; the backward pass computes each chunk again. The own
+class is left out of its chunk and enters by subtraction, as a part of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from protail.ops._arguments import check_inputs, full_precision
+from protail.ops._parts import Parts
+from protail.ops._rows import add_rows_, own_temperature
+from protail.ops._space import Space
+
+MEMORY_BUDGET = 256 * 2**20
+
+# Copies alive at a time of a rows x classes block and of its vectors, at most (autograd's too).
+_BLOCK_COPIES = 8
+_VECTOR_COPIES = 6
+
+# Larger pieces fall out of a CPU's caches and take twice the time.
+_CACHED_BYTES = 32 * 2**20
+
+
+_Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+
+
+class Blocks(NamedTuple):
+    """Sizes of the pieces in which rows and classes are worked through."""
+
+    rows: int
+    classes: int
+
+    @classmethod
+    def within(cls, budget: int, x_bd: Tensor, prototypes_cd: Tensor, itemsize: int) -> Blocks:
+        """Choose the largest pieces that a budget allows: many rows first, then many classes.
+
+        Parameters
+        ----------
+        budget : int
+            Bytes for everything that one piece needs; one row and one class are always taken.
+        x_bd, prototypes_cd : Tensor
+            What will be worked through.
+        itemsize : int
+            Bytes of a number.
+
+        Returns
+        -------
+        Blocks
+            Rows and classes of a piece.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from protail.ops.chunked import Blocks
+        >>> Blocks.within(2**20, torch.empty(64, 32), torch.empty(100_000, 32), 4)
+        Blocks(rows=64, classes=354)
+        """
+        numbers = budget // itemsize
+        vector = _VECTOR_COPIES * x_bd.shape[1]
+        rows = max(1, min(len(x_bd), numbers // (4 * max(vector, 1))))
+        classes = (numbers - rows * vector) // (rows * _BLOCK_COPIES + vector)
+        return cls(rows, max(1, min(len(prototypes_cd), classes)))
+
+
+def loss(
+    x: Tensor,
+    prototypes: Tensor,
+    target: Tensor,
+    *,
+    distance: str = "euclidean",
+    temperature: Tensor | None = None,
+    adjustment: Tensor | None = None,
+    reduction: str = "mean",
+    memory_budget: int = MEMORY_BUDGET,
+) -> Tensor:
+    """Give the cross-entropy of the distance logits; see :func:`protail.ops.reference.loss`.
+
+    Parameters
+    ----------
+    x, prototypes, target, distance, temperature, adjustment, reduction
+        As in the reference form.
+    memory_budget : int
+        Bytes to use at most beside inputs and gradients, forward and backward.
+
+    Returns
+    -------
+    Tensor
+        A number, or one a row for ``"none"``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops import chunked
+    >>> x, prototypes = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> chunked.loss(x, prototypes, torch.tensor([0]), memory_budget=1000)
+    tensor(0.4741)
+    """
+    temperature = check_inputs(x, prototypes, distance, temperature)
+    loss_b: Tensor = _ChunkedLoss.apply(
+        x, prototypes, temperature, adjustment, target, distance, memory_budget
+    )
+    if reduction == "none":
+        return loss_b
+    return loss_b.sum() if reduction == "sum" else loss_b.mean()
+
+
+class _Problem:
+    """One loss to compute: its inputs, its space and its pieces."""
+
+    def __init__(self, inputs: _Inputs, target_b: Tensor, distance: str, budget: int) -> None:
+        x_bd, prototypes_cd, temperature, _ = self.inputs = inputs
+        self.target_b = target_b
+        self.shared = temperature is not None and temperature.shape[0] == 1
+        self.space = Space(x_bd, prototypes_cd, distance, temperature)
+        if x_bd.device.type == "cpu":
+            budget = min(budget, _CACHED_BYTES)
+        self.blocks = Blocks.within(budget, x_bd, prototypes_cd, self.space.dtype.itemsize)
+
+    def row_pieces(self) -> Iterator[slice]:
+        return pieces(len(self.inputs[0]), self.blocks.rows)
+
+    def class_pieces(self) -> Iterator[slice]:
+        return pieces(len(self.inputs[1]), self.blocks.classes)
+
+    def chunk_of(self, rows: slice, chunk: slice) -> _Inputs:
+        """Take the inputs of some rows and some classes."""
+        x_bd, prototypes_cd, temperature, adjustment_c = self.inputs
+        if temperature is not None and not self.shared:
+            temperature = temperature[chunk]
+        adjustment_c = None if adjustment_c is None else adjustment_c[chunk]
+        return x_bd[rows], prototypes_cd[chunk], temperature, adjustment_c
+
+    def own_of(self, rows: slice) -> _Inputs:
+        """Take the inputs of some rows and of each one's own class."""
+        x_bd, prototypes_cd, temperature, adjustment_c = self.inputs
+        target_b = self.target_b[rows]
+        adjustment_b = None if adjustment_c is None else adjustment_c[target_b]
+        own_bd = prototypes_cd.index_select(0, target_b)
+        return x_bd[rows], own_bd, own_temperature(temperature, target_b), adjustment_b
+
+    def chunk_logits(self, inputs: _Inputs) -> Tensor:
+        x_bd, prototypes_cd, temperature, adjustment_c = inputs
+        rows = self.space.rows(x_bd, temperature)
+        classes = self.space.classes(prototypes_cd, temperature)
+        square_bc = self.space.expand(rows, classes, floor=True).square_bc
+        return _logits(self.space.link(square_bc), adjustment_c)
+
+    def own_logits(self, inputs: _Inputs) -> Tensor:
+        x_bd, prototypes_bd, temperature, adjustment_b = inputs
+        return _logits(self.space.pairs(x_bd, prototypes_bd, temperature), adjustment_b)
+
+    def is_own(self, rows: slice, chunk: slice) -> Tensor:
+        """Mark the entries of a piece that are the row's own class."""
+        classes_c = torch.arange(chunk.start, chunk.stop, device=self.target_b.device)
+        return self.target_b[rows].unsqueeze(1) == classes_c
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss of each row, by pieces in both directions."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_bd: Tensor,
+        prototypes_cd: Tensor,
+        temperature: Tensor | None,
+        adjustment_c: Tensor | None,
+        target_b: Tensor,
+        distance: str,
+        budget: int,
+    ) -> Tensor:
+        inputs = (x_bd, prototypes_cd, temperature, adjustment_c)
+        problem = _Problem(inputs, target_b, distance, budget)
+        loss_b = x_bd.new_empty(len(x_bd), dtype=problem.space.result_dtype)
+        log_total_b = torch.empty_like(loss_b)
+        with full_precision(x_bd.device):
+            for rows in problem.row_pieces():
+                own_b = problem.own_logits(problem.own_of(rows))
+                parts = Parts.of(own_b.unsqueeze(1), own_b)
+                for chunk in problem.class_pieces():
+                    logits_bc = problem.chunk_logits(problem.chunk_of(rows, chunk))
+                    logits_bc.masked_fill_(problem.is_own(rows, chunk), -torch.inf)
+                    parts = parts.merge(Parts.of(logits_bc))
+                loss_b[rows], log_total_b[rows] = parts.loss(), parts.log_total()
+        ctx.save_for_backward(*inputs, target_b, log_total_b)
+        ctx.distance, ctx.budget = distance, budget
+        return loss_b
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_b: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, target_b, log_total_b = ctx.saved_tensors
+        problem = _Problem(tuple(inputs), target_b, ctx.distance, ctx.budget)
+        pulls = _Pulls(problem, ctx.needs_input_grad[:4])
+        with full_precision(target_b.device):
+            for rows in problem.row_pieces():
+                weigh = _Weigh(log_total_b[rows], grad_b[rows])
+                pulls.add_own(rows, weigh)
+                for chunk in problem.class_pieces():
+                    pulls.add_chunk(rows, chunk, weigh)
+        return *pulls.totals, None, None, None
+
+
+class _Weigh(NamedTuple):
+    """Turns logits into the loss's slope by them."""
+
+    log_total_b: Tensor
+    grad_b: Tensor
+
+    def others(self, logits_bc: Tensor, is_own_bc: Tensor) -> Tensor:
+        p_bc = (logits_bc - self.log_total_b.unsqueeze(1)).exp_().masked_fill_(is_own_bc, 0)
+        return p_bc.mul_(self.grad_b.unsqueeze(1))
+
+    def own(self, logits_b: Tensor) -> Tensor:
+        return (logits_b - self.log_total_b).expm1().mul_(self.grad_b)
+
+
+class _Pulls:
+    """Gradients of all inputs, added up piece by piece."""
+
+    def __init__(self, problem: _Problem, needs: Sequence[bool]) -> None:
+        self.problem, self.needs = problem, needs
+        self.totals = [
+            torch.zeros_like(tensor, dtype=problem.space.result_dtype)
+            if tensor is not None and need
+            else None
+            for tensor, need in zip(problem.inputs, needs, strict=True)
+        ]
+
+    def add_own(self, rows: slice, weigh: _Weigh) -> None:
+        leaves, logits_b = self._compute(self.problem.own_logits, self.problem.own_of(rows))
+        by_x, *by_class = self._pull(leaves, logits_b, weigh.own(logits_b.detach()))
+        self._add(0, rows, by_x)
+        for i, by_row in enumerate(by_class, start=1):
+            total = self.totals[i]
+            if total is None or by_row is None:
+                continue
+            if i == 2 and self.problem.shared:
+                total += by_row
+            else:
+                add_rows_(total, self.problem.target_b[rows], by_row)
+
+    def add_chunk(self, rows: slice, chunk: slice, weigh: _Weigh) -> None:
+        inputs = self.problem.chunk_of(rows, chunk)
+        leaves, logits_bc = self._compute(self.problem.chunk_logits, inputs)
+        slope_bc = weigh.others(logits_bc.detach(), self.problem.is_own(rows, chunk))
+        by_x, by_prototypes, by_temperature, by_adjustment = self._pull(leaves, logits_bc, slope_bc)
+        self._add(0, rows, by_x)
+        self._add(1, chunk, by_prototypes)
+        self._add(2, slice(None) if self.problem.shared else chunk, by_temperature)
+        self._add(3, chunk, by_adjustment)
+
+    def _add(self, i: int, where: slice, pull: Tensor | None) -> None:
+        total = self.totals[i]
+        if total is not None and pull is not None:
+            total[where] += pull
+
+    def _compute(
+        self, compute: Callable[[_Inputs], Tensor], inputs: _Inputs
+    ) -> tuple[list[Tensor | None], Tensor]:
+        dtype = self.problem.space.result_dtype
+        leaves = [
+            None if tensor is None else tensor.detach().to(dtype).requires_grad_(need)
+            for tensor, need in zip(inputs, self.needs, strict=True)
+        ]
+        with torch.enable_grad():
+            return leaves, compute(tuple(leaves))  # type: ignore[arg-type]
+
+    def _pull(
+        self, leaves: list[Tensor | None], logits: Tensor, slope: Tensor
+    ) -> list[Tensor | None]:
+        wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+        if not logits.requires_grad:
+            return [None] * len(leaves)
+        found = iter(torch.autograd.grad(logits, wanted, slope, allow_unused=True))
+        return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+
+
+def pieces(total: int, size: int) -> Iterator[slice]:
+    """Cut a range into slices of at most one size.
+
+    Parameters
+    ----------
+    total, size : int
+        Length of the range and of a piece.
+
+    Yields
+    ------
+    slice
+        Every piece, with its true end.
+
+    Examples
+    --------
+    >>> from protail.ops.chunked import pieces
+    >>> list(pieces(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))
+
+
+def _logits(distance: Tensor, adjustment: Tensor | None) -> Tensor:
+    logits = -0.5 * distance
+    return logits if adjustment is None else logits + adjustment.to(logits.dtype)

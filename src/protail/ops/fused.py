@@ -1,0 +1,240 @@
+"""The loss with a hand-written gradient, for everything that fits into memory at once.
+
+A training step of a small head spends its time on starting kernels, not in them. This form starts
+far fewer than autograd does on the reference form; its gradients need one matrix product (two if
+the features want one as well) and are computed along with the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from protail._messages import unknown_name
+from protail.ops._arguments import check_inputs, compute_dtype, full_precision, rounding, scheme_of
+from protail.ops._rows import add_rows_, unit_rows
+
+
+class _Link(NamedTuple):
+    """How a logit follows from the square: ``-rate * sqrt(square)`` or ``-rate * square``."""
+
+    root: bool
+    rate: float
+
+
+# A cosine distance is half the square between unit vectors.
+_LINKS = {
+    "euclidean": _Link(True, 0.5),
+    "sqeuclidean": _Link(False, 0.5),
+    "cosine": _Link(False, 0.25),
+}
+
+
+_REDUCTIONS = ("mean", "sum")
+
+
+def loss(
+    x: Tensor,
+    prototypes: Tensor,
+    target: Tensor,
+    *,
+    distance: str = "euclidean",
+    temperature: Tensor | None = None,
+    adjustment: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Give the cross-entropy of the distance logits; see :func:`protail.ops.reference.loss`.
+
+    Parameters
+    ----------
+    x, prototypes, target, distance, adjustment
+        As in the reference form.
+    temperature : Tensor, optional
+        (1, channels) or (classes, 1); dense temperatures have only the reference form.
+    reduction : str
+        ``"mean"`` or ``"sum"``: a loss by row has only the reference form.
+
+    Returns
+    -------
+    Tensor
+        A number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops import fused
+    >>> x, prototypes = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> fused.loss(x, prototypes, torch.tensor([0]))
+    tensor(0.4741)
+    """
+    temperature = check_inputs(x, prototypes, distance, temperature)
+    if scheme_of(temperature) == "dense":
+        raise ValueError("temperature is dense; expected a channel or class temperature, or None.")
+    if reduction not in _REDUCTIONS:
+        raise ValueError(unknown_name("reduction", reduction, _REDUCTIONS))
+    dtype = compute_dtype(x, prototypes, temperature)
+    x, prototypes = x.to(dtype), prototypes.to(dtype)
+    temperature = None if temperature is None else temperature.to(dtype)
+    adjustment = None if adjustment is None else adjustment.to(dtype)
+    with full_precision(x.device):
+        if distance == "cosine":
+            x, prototypes, adjustment = _to_sphere(x, prototypes, temperature, adjustment)
+            temperature = None
+        result: Tensor = _FusedLoss.apply(
+            x, prototypes, temperature, adjustment, target, _LINKS[distance], reduction
+        )
+        return result
+
+
+def _to_sphere(
+    x_bd: Tensor, prototypes_cd: Tensor, temperature: Tensor | None, adjustment_c: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Make unit vectors of both sides, so that the square is twice the cosine distance."""
+    idle_c = torch.zeros((), dtype=x_bd.dtype, device=x_bd.device)
+    if scheme_of(temperature) == "channel" and temperature is not None:
+        scale = temperature.rsqrt()
+        x_bd, prototypes_cd = x_bd * scale, prototypes_cd * scale
+    elif temperature is not None:
+        idle_c = 0 * temperature.squeeze(1)  # no effect; its gradient is zero, not missing
+    units_bd, _ = unit_rows(x_bd)  # a row without direction moves all its logits alike
+    units_cd, zero_c = unit_rows(prototypes_cd)
+    offset_c = idle_c - _LINKS["cosine"].rate * zero_c
+    return units_bd, units_cd, offset_c if adjustment_c is None else adjustment_c + offset_c
+
+
+class _FusedLoss(torch.autograd.Function):
+    """The loss, whose gradients are ready before anyone asks for them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_bd: Tensor,
+        prototypes_cd: Tensor,
+        temperature: Tensor | None,
+        adjustment_c: Tensor | None,
+        target_b: Tensor,
+        link: _Link,
+        reduction: str,
+    ) -> Tensor:
+        state = _measure(x_bd, prototypes_cd, temperature, target_b, link)
+        if adjustment_c is None:
+            logits_bc = state.distance_bc * -link.rate
+        else:
+            logits_bc = torch.sub(adjustment_c, state.distance_bc, alpha=link.rate)
+        log_p_bc = logits_bc.log_softmax(1)
+        result = F.nll_loss(log_p_bc, target_b, reduction=reduction)
+        needs = ctx.needs_input_grad[:4]
+        if any(needs):
+            share = 1 / max(len(x_bd), 1) if reduction == "mean" else 1.0
+            ctx.save_for_backward(*_gradients(state, log_p_bc, share, needs))
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        pulled = [None if saved is None else saved * grad for saved in ctx.saved_tensors]
+        return *pulled, None, None, None
+
+
+class _State(NamedTuple):
+    """What the gradients need of the forward pass; the own class apart from the others."""
+
+    link: _Link
+    u_bd: Tensor
+    v_cd: Tensor
+    distance_bc: Tensor
+    own_bd: Tensor
+    own_b1: Tensor
+    target_b: Tensor
+    by_channel: Tensor | None  # 1 / sqrt(T), (1, D)
+    by_class: Tensor | None  # 1 / T, (C, 1)
+
+
+def _measure(
+    x_bd: Tensor, prototypes_cd: Tensor, temperature: Tensor | None, target_b: Tensor, link: _Link
+) -> _State:
+    middle_d = prototypes_cd.mean(0)
+    u_bd, v_cd = x_bd - middle_d, prototypes_cd - middle_d
+    own_bd = x_bd - prototypes_cd.index_select(0, target_b)
+    by_channel = by_class = None
+    if temperature is not None and temperature.shape[0] == 1:
+        by_channel = temperature.rsqrt()
+        u_bd, v_cd, own_bd = u_bd * by_channel, v_cd * by_channel, own_bd * by_channel
+    elif temperature is not None:
+        by_class = temperature.reciprocal()
+    # Lifted by its rounding error as in Space.expand.
+    lift = rounding(x_bd.shape[1], x_bd.dtype) if link.root else 0.0
+    square_c, square_b1 = v_cd.square().sum(1), u_bd.square().sum(1, keepdim=True)
+    distance_bc = torch.addmm(square_c, u_bd, v_cd.mT, alpha=-2 * (1 - lift)).add_(square_b1)
+    own_b1 = torch.linalg.vector_norm(own_bd, dim=1, keepdim=True)
+    if by_class is not None:
+        distance_bc *= by_class.mT
+        own_b1 *= by_class.index_select(0, target_b).sqrt_()
+    if link.root:
+        distance_bc.clamp_min_(_smallest(x_bd.dtype) ** 2).sqrt_()
+    else:
+        own_b1.square_()
+    distance_bc.scatter_(1, target_b.unsqueeze(1), own_b1)
+    return _State(link, u_bd, v_cd, distance_bc, own_bd, own_b1, target_b, by_channel, by_class)
+
+
+def _gradients(
+    state: _State, log_p_bc: Tensor, share: float, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """Give the gradients by features, prototypes, temperature and adjustment."""
+    needs_x, _, needs_temperature, needs_adjustment = needs
+    link, u_bd, v_cd, by_class = state.link, state.u_bd, state.v_cd, state.by_class
+    grad_x = grad_temperature = grad_adjustment = None
+    target_b1 = state.target_b.unsqueeze(1)
+    # By distance: every class pulls by p, the own class by p - 1.
+    share *= -link.rate
+    pull_bc = log_p_bc.exp().mul_(share)
+    pull_own_b1 = pull_bc.gather(1, target_b1).sub_(share)
+    if needs_adjustment or (needs_temperature and by_class is not None):
+        all_bc = pull_bc.scatter(1, target_b1, pull_own_b1)
+        if needs_adjustment:
+            grad_adjustment = all_bc.sum(0) / -link.rate
+        if by_class is not None:
+            energy_c = all_bc.mul_(state.distance_bc).sum(0).mul_(-0.5 if link.root else -1.0)
+            grad_temperature = energy_c.unsqueeze(1) * by_class
+
+    # What multiplies (x - c): twice the slope by the square. Cancellation would spoil the own
+    # class, the nearest one, so its row goes by subtraction and not through the products.
+    if link.root:
+        pull_bc /= state.distance_bc
+        pull_own_b1 /= state.own_b1.clamp_min(_smallest(u_bd.dtype))
+    else:
+        pull_bc *= 2
+        pull_own_b1 *= 2
+    pull_bc.scatter_(1, target_b1, 0)
+    if by_class is not None:
+        pull_bc *= by_class.mT
+        pull_own_b1 *= by_class.index_select(0, state.target_b)
+    pull_own_bd = state.own_bd * pull_own_b1
+
+    weighted_cd = pull_bc.sum(0).unsqueeze(1) * v_cd
+    grad_c = torch.addmm(weighted_cd, pull_bc.mT, u_bd, alpha=-1)
+    if needs_temperature and state.by_channel is not None:
+        # Sum of pull * (u - v)^2 by channel, from the products at hand.
+        energy_d = (v_cd * (2 * grad_c - weighted_cd)).sum(0)
+        energy_d += pull_bc.sum(1) @ u_bd.square() + (state.own_bd * pull_own_bd).sum(0)
+        grad_temperature = -0.5 * energy_d * state.by_channel.square()
+    add_rows_(grad_c, state.target_b, pull_own_bd, alpha=-1)
+    if needs_x:
+        grad_x = torch.addmm(pull_own_bd, pull_bc, v_cd, alpha=-1)
+        grad_x += pull_bc.sum(1, keepdim=True) * u_bd
+    if state.by_channel is not None:
+        grad_c *= state.by_channel
+        grad_x = None if grad_x is None else grad_x.mul_(state.by_channel)
+    return [grad_x, grad_c, grad_temperature, grad_adjustment]
+
+
+def _smallest(dtype: torch.dtype) -> float:
+    """Give a length below which squares underflow: shorter differences count as none."""
+    smallest: float = torch.finfo(dtype).tiny ** 0.5 * 1024
+    return smallest

@@ -1,0 +1,194 @@
+"""Distances, logits and loss in plain differentiable torch: the form all others must equal."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protail.ops._arguments import check_inputs, compute_dtype, full_precision
+from protail.ops._rows import own_temperature, take_rows
+from protail.ops._space import Expansion, Space
+
+# No distance may be further off than this part of its row's largest distance.
+_TOLERANCE = 1e-4
+# Elements of the vectors that are subtracted at a time where distances are refined.
+_REFINED_AT_A_TIME = 2**22
+
+
+def distances(
+    x: Tensor,
+    prototypes: Tensor,
+    distance: str = "euclidean",
+    temperature: Tensor | None = None,
+    *,
+    target: Tensor | None = None,
+) -> Tensor:
+    """Measure the distance of every row from every prototype.
+
+    Every entry is within 1e-4 of its row's largest distance, in float32 and with features far
+    from the origin too. With gradients (or inside ``torch.compile`` or a captured graph), where
+    shapes may not depend on data, entries that small come out at their rounding error instead,
+    and only the own class, if ``target`` tells it, is recomputed by subtraction.
+
+    Parameters
+    ----------
+    x : Tensor
+        Feature vectors (batch, channels), of any floating dtype.
+    prototypes : Tensor
+        One a class (classes, channels).
+    distance : str
+        ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
+    temperature : Tensor, optional
+        Positive: (1, channels), (classes, 1) or (classes, channels). Divides each squared
+        difference; for cosine both vectors are divided by its root first.
+    target : Tensor, optional
+        Class index of each row, whose distance is then computed by subtraction.
+
+    Returns
+    -------
+    Tensor
+        (batch, classes), float64 if an input is, otherwise float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops import distances
+    >>> x = torch.tensor([[3.0, 0.0]])
+    >>> prototypes = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> distances(x, prototypes)
+    tensor([[3., 4.]])
+    >>> distances(x, prototypes, "sqeuclidean", torch.tensor([[1.0, 2.0]]))
+    tensor([[9., 8.]])
+    """
+    temperature = check_inputs(x, prototypes, distance, temperature)
+    dtype = compute_dtype(x, prototypes, temperature)
+    # Once, here: gradients then add up in this dtype and are rounded to the inputs' at the end.
+    x, prototypes = x.to(dtype), prototypes.to(dtype)
+    temperature = None if temperature is None else temperature.to(dtype)
+    with full_precision(x.device):
+        space = Space(x, prototypes, distance, temperature)
+        tracked = torch.is_grad_enabled() and any(
+            tensor is not None and tensor.requires_grad for tensor in (x, prototypes, temperature)
+        )
+        placed = space.rows(x, temperature), space.classes(prototypes, temperature)
+        expansion = space.expand(*placed, floor=tracked)
+        distance_bc = space.link(expansion.square_bc)
+        if temperature is not None and space.scheme is None:
+            # Without effect, but not unused: its gradient is zero rather than missing.
+            distance_bc = distance_bc + 0 * temperature.mT
+        if not tracked and _shapes_may_depend_on_data(x):
+            _refine_(distance_bc, space, expansion, (x, prototypes, temperature))
+        if target is None:
+            return distance_bc
+        own_b = space.pairs(x, take_rows(prototypes, target), own_temperature(temperature, target))
+        return distance_bc.scatter(1, target.unsqueeze(1), own_b.unsqueeze(1))
+
+
+def _shapes_may_depend_on_data(x: Tensor) -> bool:
+    if torch.compiler.is_compiling() or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _refine_(
+    distance_bc: Tensor,
+    space: Space,
+    expansion: Expansion,
+    vectors: tuple[Tensor, Tensor, Tensor | None],
+) -> None:
+    """Recompute in place, by subtraction, what rounding could have moved too far.
+
+    With e the error of a square, a root is off by at most e / root. Centred on the prototypes'
+    mean, ``|x| <= R`` and ``|c| <= |c - x| + |x| <= 2R`` for R the row's largest distance, so
+    ``e <= 5 R^2 rounding`` and only roots below ``5 R rounding / 1e-4`` (a few per cent of R) can
+    be off by more than 1e-4 R: a handful a row. Plain squares never are; squares divided by very
+    unequal temperatures can be.
+    """
+    x, prototypes, temperature = vectors
+    if 0 in distance_bc.shape:
+        return
+    largest_b1 = distance_bc.amax(1, keepdim=True) * _TOLERANCE
+    error_bc = expansion.size_bc.to(distance_bc.dtype) * space.rounding
+    doubtful_bc = error_bc > (
+        distance_bc * largest_b1 if space.distance == "euclidean" else largest_b1
+    )
+    rows_p, classes_p = doubtful_bc.nonzero(as_tuple=True)
+    step = max(1, _REFINED_AT_A_TIME // x.shape[1])
+    for start in range(0, len(rows_p), step):
+        row, column = rows_p[start : start + step], classes_p[start : start + step]
+        exact_p = space.pairs(x[row], prototypes[column], own_temperature(temperature, column))
+        distance_bc[row, column] = exact_p
+
+
+def logits(
+    x: Tensor,
+    prototypes: Tensor,
+    distance: str = "euclidean",
+    temperature: Tensor | None = None,
+    *,
+    target: Tensor | None = None,
+) -> Tensor:
+    """Give the classifier's logits: minus half the distances.
+
+    Parameters
+    ----------
+    x, prototypes, distance, temperature, target
+        As in :func:`distances`.
+
+    Returns
+    -------
+    Tensor
+        (batch, classes), float64 if an input is, otherwise float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops import logits
+    >>> logits(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    tensor([[-1.5000, -2.0000]])
+    """
+    return -0.5 * distances(x, prototypes, distance, temperature, target=target)
+
+
+def loss(
+    x: Tensor,
+    prototypes: Tensor,
+    target: Tensor,
+    *,
+    distance: str = "euclidean",
+    temperature: Tensor | None = None,
+    adjustment: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Give the cross-entropy of the distance logits.
+
+    Parameters
+    ----------
+    x, prototypes, distance, temperature
+        As in :func:`distances`.
+    target : Tensor
+        Class index of each row.
+    adjustment : Tensor, optional
+        Added to every row of logits: one number a class.
+    reduction : str
+        ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns
+    -------
+    Tensor
+        A number, or one a row for ``"none"``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops import reference
+    >>> x, prototypes = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    >>> reference.loss(x, prototypes, torch.tensor([0]))
+    tensor(0.4741)
+    """
+    scores_bc = logits(x, prototypes, distance, temperature, target=target)
+    if adjustment is not None:
+        scores_bc = scores_bc + adjustment.to(scores_bc.dtype)
+    # Cross-entropy of logits in one call: also under autocast, which would run it in float32.
+    return F.cross_entropy(scores_bc, target, reduction=reduction)

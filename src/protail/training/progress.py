@@ -1,0 +1,51 @@
+"""A progress bar for whoever watches a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from protail.training.loop import Watcher
+
+
+@contextmanager
+def progress_bar(label: str, n_steps: int) -> Iterator[Watcher]:
+    """Show steps and loss as a bar on standard error until the block ends.
+
+    Parameters
+    ----------
+    label : str
+        What is being trained.
+    n_steps : int
+        Steps of the whole training.
+
+    Yields
+    ------
+    callable
+        The ``watch`` argument of :func:`protail.training.train`.
+
+    Examples
+    --------
+    >>> from protail.training import progress_bar
+    >>> with progress_bar("prototypes", 100) as watch:
+    ...     watch(50, 0.25)
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=n_steps, loss=float("nan"))
+        yield lambda step, loss: bar.update(task, completed=step, loss=loss)

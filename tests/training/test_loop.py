@@ -1,0 +1,106 @@
+"""The training loop against a loop written out by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from protail.training import History, PlainDriver, cosine, diverged, train
+from protail.training.denormals import flushed_denormals
+
+GOALS = [torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]), torch.tensor([-1.0, 0.0])]
+
+
+def make_driver(lr=0.1, momentum=0.9, **options):
+    place = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = torch.optim.SGD([place], lr=lr, momentum=momentum)
+    return place, PlainDriver(lambda goal: ((place - goal) ** 2).sum(), optimizer, **options)
+
+
+def by_hand(n_steps, lr=0.1, momentum=0.9, schedule=lambda done: 1.0):
+    place, speed, losses = np.zeros(2), np.zeros(2), []
+    for step, goal in zip(range(n_steps), itertools.cycle(GOALS), strict=False):
+        goal = goal.numpy().astype(np.float64)
+        losses.append(float(((place - goal) ** 2).sum()))
+        speed = momentum * speed + 2 * (place - goal)
+        place = place - lr * schedule(step / n_steps) * speed
+    return place, losses
+
+
+@pytest.mark.parametrize("schedule", [lambda done: 1.0, cosine])
+def test_follows_the_loop_by_hand(schedule):
+    place, driver = make_driver()
+    history = train(driver, itertools.cycle(GOALS), 11, schedule=schedule, record_every=1)
+    expected, losses = by_hand(11, schedule=schedule)
+    np.testing.assert_allclose(place.detach().numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(history.losses, losses, rtol=1e-12)
+    assert history.steps == list(range(1, 12))
+
+
+def test_records_means_and_the_last_steps():
+    _, driver = make_driver()
+    history = train(driver, itertools.cycle(GOALS), 5, record_every=3)
+    losses = by_hand(5)[1]
+    assert history.steps == [3, 5]
+    np.testing.assert_allclose(history.losses, [np.mean(losses[:3]), np.mean(losses[3:])])
+
+
+def test_ends_with_the_stream():
+    _, driver = make_driver()
+    history = train(driver, GOALS[:2], 100, record_every=10)
+    assert history.steps == [2]
+
+
+def test_resumed_run_takes_the_same_steps():
+    place, driver = make_driver()
+    train(driver, itertools.islice(itertools.cycle(GOALS), 4), 9, schedule=cosine)
+    train(driver, itertools.islice(itertools.cycle(GOALS), 4, None), 9, schedule=cosine, start=4)
+    np.testing.assert_allclose(place.detach().numpy(), by_hand(9, schedule=cosine)[0], rtol=1e-12)
+
+
+def test_stop_rule_ends_the_run():
+    _, driver = make_driver()
+    history = train(
+        driver, itertools.cycle(GOALS), 50, record_every=1, stop=lambda h: len(h.losses) == 7
+    )
+    assert history.stopped_early
+    assert history.steps[-1] == 7
+
+
+def test_divergence_is_seen():
+    _, driver = make_driver(lr=1e200)
+    history = train(driver, itertools.cycle(GOALS), 50, record_every=1, stop=diverged)
+    assert history.stopped_early
+    assert history.steps[-1] < 10
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_diverged(loss):
+    assert diverged(History([1], [loss]))
+    assert not diverged(History([1, 2], [loss, 1.0]))
+
+
+def test_watch_and_after_step_are_called():
+    seen, projected = [], []
+    _, driver = make_driver(after_step=lambda: projected.append(None))
+    train(
+        driver,
+        itertools.cycle(GOALS),
+        6,
+        record_every=2,
+        watch=lambda step, loss: seen.append(step),
+    )
+    assert seen == [2, 4, 6]
+    assert len(projected) == 6
+
+
+def test_denormals_are_flushed_only_inside():
+    tiny = torch.tensor(1e-38)
+    assert (tiny / 10).item() != 0
+    with flushed_denormals():
+        assert (tiny / 10).item() == 0
+        with flushed_denormals():
+            pass
+        assert (tiny / 10).item() == 0
+    assert (tiny / 10).item() != 0
