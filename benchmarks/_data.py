@@ -122,9 +122,7 @@ def gaussian_classes(n_rows: int, n_channels: int, n_classes: int, spread: float
     means = spread * rng.standard_normal((n_classes, n_channels), dtype=np.float32)
     y_train = rng.permutation(long_tailed_labels(n_rows, n_classes))
     y_test = np.repeat(np.arange(n_classes), _TEST_ROWS_PER_CLASS)
-    return Split(
-        rows_around(means, y_train, rng), y_train, rows_around(means, y_test, rng), y_test
-    )
+    return Split(rows_around(means, y_train, rng), y_train, rows_around(means, y_test, rng), y_test)
 
 
 def rows_around(means: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -250,15 +250,3 @@ def test_row_blocks_do_not_change_answers(monkeypatch):
     np.testing.assert_array_equal(fitted.top_k(X, 2)[0], whole[2])
     again = PrototypeClassifier(**QUICK).fit(X, y)
     np.testing.assert_allclose(again.prototypes_, fitted.prototypes_, rtol=1e-9)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_gpu_agrees_with_cpu():
-    X, y = long_tailed()
-    on_cpu = PrototypeClassifier(**QUICK).fit(X, y)
-    on_gpu = PrototypeClassifier(**QUICK).fit(torch.from_numpy(X).cuda(), torch.from_numpy(y))
-    np.testing.assert_allclose(on_gpu.prototypes_, on_cpu.prototypes_, atol=1e-6)
-    again = PrototypeClassifier(device="cuda", **QUICK).fit(X, y)
-    np.testing.assert_array_equal(again.prototypes_, on_gpu.prototypes_)
-    np.testing.assert_array_equal(on_gpu.predict(torch.from_numpy(X).cuda()), on_cpu.predict(X))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from protail.ops import chunked, distances, fused, loss, nearest, reference, top_k
-from protail.ops._arguments import rounding
+from protail.ops._precision import rounding
 from reference.problems import DISTANCES, SCHEMES, make_problem
 
 pytestmark = [
@@ -107,7 +107,7 @@ def test_rounding_bounds_the_expanded_square():
                     exact = torch.addmm(exact, double[0], double[1].mT, alpha=-2)
                     error = ((found - exact).abs() / size).max().item()
                     key = precision, n_features
-                    bound = rounding(n_features, torch.float32)
+                    bound = rounding(n_features, torch.float32, c.device)
                     worst[key] = max(worst.get(key, 0), error / bound)
         finally:
             torch.set_float32_matmul_precision("highest")

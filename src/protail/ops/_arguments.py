@@ -1,8 +1,6 @@
-"""What every form settles before it computes: names, shapes, dtype, precision."""
+"""What every form settles before it computes: names, shapes, dtype."""
 
 from __future__ import annotations
-
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -172,68 +170,3 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
         if tensor is not None and tensor.dtype == torch.float64:
             return torch.float64
     return torch.float32
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Switch autocast off inside: the expanded square cancels and needs every bit.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the computation runs.
-
-    Returns
-    -------
-    context manager
-        Does nothing where autocast is off already.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._arguments import full_precision
-    >>> with torch.autocast("cpu"), full_precision(torch.device("cpu")):
-    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
-    torch.float32
-    """
-    kind = device.type
-    if kind != "meta" and (torch.compiler.is_compiling() or torch.is_autocast_enabled(kind)):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
-
-
-def rounding(n_features: int, dtype: torch.dtype) -> float:
-    """Bound the relative error of a squared distance that was computed by expansion.
-
-    The error of ``|x|^2 + |c|^2 - 2 x.c`` is at most this times ``|x|^2 + |c|^2``. Sums of n terms
-    err like ``sqrt(n)``; the constants are twice to three times the worst seen for 1 to 16,384
-    channels on CPUs and GPUs. Matrix products with shortened inputs err by those inputs as well.
-
-    Parameters
-    ----------
-    n_features : int
-        Terms of each sum.
-    dtype : torch.dtype
-        What the sum is computed in.
-
-    Returns
-    -------
-    float
-        Relative to the sum of the two squares.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._arguments import rounding
-    >>> rounding(64, torch.float64) < 1e-14
-    True
-    """
-    accumulated: float = torch.finfo(dtype).eps * (4 + n_features**0.5 / 2)
-    return accumulated if dtype == torch.float64 else accumulated + _shortening()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _shortening() -> float:
-    """Bound what products of float32 lose to inputs shortened to TF32 or bfloat16."""
-    return {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-6}[
-        torch.get_float32_matmul_precision()
-    ]

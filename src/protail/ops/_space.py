@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protail.ops._arguments import compute_dtype, rounding, scheme_of
+from protail.ops._arguments import compute_dtype, scheme_of
+from protail.ops._precision import rounding
 from protail.ops._rows import unit_rows
 
 # Centring needs a point among the prototypes: where they are many, the mean of some of them,
@@ -76,7 +77,7 @@ class Space:
         self.uncentred = self.on_sphere and scheme == "dense"
         wide = self.uncentred and x_bd.device.type != "mps"
         self.dtype = torch.float64 if wide else self.result_dtype
-        self.rounding = rounding(prototypes_cd.shape[1], self.dtype)
+        self.rounding = rounding(prototypes_cd.shape[1], self.dtype, x_bd.device)
         self.middle_d: Tensor | float = 0.0
         if not self.uncentred:
             stride = max(1, -(-prototypes_cd.numel() // _CENTRING_SAMPLE))
@@ -122,7 +123,7 @@ class Space:
             For :meth:`expand`.
         """
         vectors_bd, zero_b = self._place(x_bd, temperature)
-        return Points(vectors_bd, vectors_bd.square().sum(1), None, zero_b)
+        return Points(vectors_bd, _squares(vectors_bd), None, zero_b)
 
     def classes(self, prototypes_cd: Tensor, temperature: Tensor | None) -> Points:
         """Place prototypes: all of them or a chunk.
@@ -141,11 +142,11 @@ class Space:
         """
         vectors_cd, zero_c = self._place(prototypes_cd, temperature)
         if self.scheme not in ("class", "dense"):
-            return Points(vectors_cd, vectors_cd.square().sum(1), None, zero_c)
+            return Points(vectors_cd, _squares(vectors_cd), None, zero_c)
         assert temperature is not None
         weight = temperature.to(self.dtype).reciprocal()
         if self.scheme == "class":
-            return Points(vectors_cd, vectors_cd.square().sum(1), weight, zero_c)
+            return Points(vectors_cd, _squares(vectors_cd), weight, zero_c)
         weighted_cd = weight * vectors_cd
         return Points(weighted_cd, (weighted_cd * vectors_cd).sum(1), weight, zero_c)
 
@@ -291,3 +292,10 @@ class Space:
             length_p: Tensor = torch.linalg.vector_norm(difference_pd, dim=1)
             return length_p
         return difference_pd.square().sum(1)
+
+
+def _squares(vectors_nd: Tensor) -> Tensor:
+    if vectors_nd.requires_grad:
+        return vectors_nd.square().sum(1)
+    square_n: Tensor = torch.linalg.vector_norm(vectors_nd, dim=1).square()  # without a copy
+    return square_n

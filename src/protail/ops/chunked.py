@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from protail.ops._arguments import check_inputs, full_precision
+from protail.ops._arguments import check_inputs
 from protail.ops._parts import Parts
+from protail.ops._precision import full_precision
 from protail.ops._rows import add_rows_, own_temperature
 from protail.ops._space import Space
 
-MEMORY_BUDGET = 256 * 2**20
+MEMORY_BUDGET = 512 * 2**20
 
 # Copies alive at a time of a rows x classes block and of its vectors, at most (autograd's too).
 _BLOCK_COPIES = 8

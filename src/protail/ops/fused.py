@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from protail._messages import unknown_name
-from protail.ops._arguments import check_inputs, compute_dtype, full_precision, rounding, scheme_of
+from protail.ops._arguments import check_inputs, compute_dtype, scheme_of
+from protail.ops._precision import full_precision, rounding
 from protail.ops._rows import add_rows_, unit_rows
 
 
@@ -168,7 +169,7 @@ def _measure(
     elif temperature is not None:
         by_class = temperature.reciprocal()
     # Lifted by its rounding error as in Space.expand.
-    lift = rounding(x_bd.shape[1], x_bd.dtype) if link.root else 0.0
+    lift = rounding(x_bd.shape[1], x_bd.dtype, x_bd.device) if link.root else 0.0
     square_c, square_b1 = v_cd.square().sum(1), u_bd.square().sum(1, keepdim=True)
     distance_bc = torch.addmm(square_c, u_bd, v_cd.mT, alpha=-2 * (1 - lift)).add_(square_b1)
     own_b1 = torch.linalg.vector_norm(own_bd, dim=1, keepdim=True)

@@ -6,12 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protail.ops._arguments import check_inputs, compute_dtype, full_precision
+from protail.ops._arguments import check_inputs, compute_dtype
+from protail.ops._precision import full_precision, whole_products
 from protail.ops._rows import own_temperature, take_rows
 from protail.ops._space import Expansion, Space
 
 # No distance may be further off than this part of its row's largest distance.
-_TOLERANCE = 1e-4
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 # Elements of the vectors that are subtracted at a time where distances are refined.
 _REFINED_AT_A_TIME = 2**22
 
@@ -66,18 +67,19 @@ def distances(
     # Once, here: gradients then add up in this dtype and are rounded to the inputs' at the end.
     x, prototypes = x.to(dtype), prototypes.to(dtype)
     temperature = None if temperature is None else temperature.to(dtype)
-    with full_precision(x.device):
+    tracked = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (x, prototypes, temperature)
+    )
+    refined = not tracked and _shapes_may_depend_on_data(x)
+    with whole_products(x.device) if refined else full_precision(x.device):
         space = Space(x, prototypes, distance, temperature)
-        tracked = torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in (x, prototypes, temperature)
-        )
         placed = space.rows(x, temperature), space.classes(prototypes, temperature)
         expansion = space.expand(*placed, floor=tracked)
         distance_bc = space.link(expansion.square_bc)
         if temperature is not None and space.scheme is None:
             # Without effect, but not unused: its gradient is zero rather than missing.
             distance_bc = distance_bc + 0 * temperature.mT
-        if not tracked and _shapes_may_depend_on_data(x):
+        if refined:
             _refine_(distance_bc, space, expansion, (x, prototypes, temperature))
         if target is None:
             return distance_bc
@@ -108,7 +110,7 @@ def _refine_(
     x, prototypes, temperature = vectors
     if 0 in distance_bc.shape:
         return
-    largest_b1 = distance_bc.amax(1, keepdim=True) * _TOLERANCE
+    largest_b1 = distance_bc.amax(1, keepdim=True) * _TOLERANCE[distance_bc.dtype]
     error_bc = expansion.size_bc.to(distance_bc.dtype) * space.rounding
     doubtful_bc = error_bc > (
         distance_bc * largest_b1 if space.distance == "euclidean" else largest_b1

@@ -11,14 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protail.ops._arguments import check_inputs, full_precision
+from protail.ops._arguments import check_inputs
 from protail.ops._parts import TopK
+from protail.ops._precision import whole_products
 from protail.ops._rows import own_temperature
 from protail.ops._space import Points, Space
 from protail.ops.chunked import MEMORY_BUDGET, Blocks, pieces
 
-# A CPU keeps scores of this size in its cache between the product and the minimum.
-_CACHED_BYTES = 2 * 2**20
+# Scores of this size stay in a CPU's last cache between the product and the minimum. Smaller ones
+# would only start more parallel regions, which is slow where other programs keep the cores busy.
+_CACHED_BYTES = 16 * 2**20
 _CACHED_CLASSES = 8192
 _CACHED_ROWS = 64
 # Elements of the vectors that are subtracted at a time.
@@ -58,7 +60,7 @@ def nearest(
     tensor([0])
     """
     scale = check_inputs(x, prototypes, distance, temperature)
-    with full_precision(x.device):
+    with whole_products(x.device):
         space = Space(x, prototypes, distance, scale)
         blocks = Blocks.within(memory_budget, x, prototypes, space.dtype.itemsize)
         if x.device.type == "cpu":
@@ -159,7 +161,7 @@ def top_k(
     scale = check_inputs(x, prototypes, distance, temperature)
     if not 1 <= k <= len(prototypes):
         raise ValueError(f"k={k!r}; expected 1 to {len(prototypes)}, the number of classes.")
-    with full_precision(x.device):
+    with whole_products(x.device):
         space = Space(x, prototypes, distance, scale)
         blocks = Blocks.within(memory_budget, x, prototypes, space.dtype.itemsize * _PAIR_COPIES)
         found = []

@@ -1,0 +1,44 @@
+"""PrototypeClassifier on a GPU: the same answers, and the same bits every time."""
+
+import numpy as np
+import pytest
+import torch
+
+from protail import PrototypeClassifier
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def rows_and_labels(n_classes=20, n_features=64):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(n_classes), [max(3, int(200 * 0.75**c)) for c in range(n_classes)])
+    centres = rng.normal(size=(n_classes, n_features))
+    return centres[y] + 1.5 * rng.normal(size=(len(y), n_features)), y
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "sqeuclidean", "cosine"])
+@pytest.mark.parametrize("temperature", [None, "channel", "class", "dense"])
+def test_gpu_agrees_with_cpu(distance, temperature):
+    X, y = rows_and_labels()
+    options = {"distance": distance, "temperature": temperature, "random_state": 0}
+    on_cpu = PrototypeClassifier(max_steps=40, **options).fit(X, y)
+    tensors = torch.from_numpy(X).cuda(), torch.from_numpy(y).cuda()
+    on_gpu = PrototypeClassifier(max_steps=40, **options).fit(*tensors)
+    np.testing.assert_allclose(on_gpu.prototypes_, on_cpu.prototypes_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(on_gpu.predict(tensors[0]), on_cpu.predict(X))
+    np.testing.assert_allclose(on_gpu.predict_proba(tensors[0]), on_cpu.predict_proba(X), atol=1e-4)
+    again = PrototypeClassifier(max_steps=40, device="cuda", **options).fit(X, y)
+    np.testing.assert_array_equal(again.prototypes_, on_gpu.prototypes_)
+
+
+def test_what_was_fitted_on_a_gpu_goes_on_without_one():
+    X, y = rows_and_labels()
+    rows = torch.from_numpy(X).cuda().bfloat16()
+    fitted = PrototypeClassifier(random_state=0).fit(rows, y)
+    assert fitted.score(X, y) > 0.8
+    fitted.partial_fit(X, y)
+    fitted.add_classes(rows[:5] + 9, torch.full((5,), 77))
+    assert 77 in fitted.predict(X[:5] + 9)
