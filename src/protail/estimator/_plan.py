@@ -94,6 +94,7 @@ def plans(
         steps = steps if max_steps is None else min(steps, max_steps)
         rate = _rate(effort.movement, steps, n_classes, space, distance, momentum)
         rate = rate if lr == "auto" else lr
+        rate = rate if steps else 0.0
         plan = Plan(steps, size, rate, temperature_lr, momentum)
         if plan not in found:
             found.append(plan)

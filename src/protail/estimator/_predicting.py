@@ -88,20 +88,18 @@ class PredictingMixin:
         X : array-like, tensor or frame of shape (n_samples, n_features)
             Feature rows.
         k : int, default=5
-            How many.
+            How many; all of them where there are fewer classes.
 
         Returns
         -------
         labels, probabilities : ndarray of shape (n_samples, k)
             What they are, and how likely.
         """
+        if not (isinstance(k, (int, np.integer)) and k >= 1):
+            raise ValueError(f"k={k!r} is out of range; expected a whole number of at least 1.")
         inference = self._inference(X)
-        if not (isinstance(k, (int, np.integer)) and 1 <= k <= len(self.classes_)):
-            raise ValueError(
-                f"k={k!r} is out of range; expected a whole number from 1 to the number of "
-                f"classes, {len(self.classes_)}."
-            )
-        codes, probabilities = inference.top_k(int(k))
+        k = min(int(k), len(self.classes_))
+        codes, probabilities = inference.top_k(k)
         return self.classes_[codes], probabilities
 
     def distances(self, X: Any) -> Array:
