@@ -56,6 +56,16 @@ def test_every_head_learns(distance, temperature):
         assert (fitted.temperature_ > 0).all()
 
 
+@pytest.mark.parametrize("temperature", [None, "channel", "class", "dense"])
+def test_squared_distances_get_a_rate_that_converges(temperature):
+    X, y = long_tailed(n_classes=20, n_features=64, largest=200, spread=3.0)
+    fitted = PrototypeClassifier(
+        distance="sqeuclidean", temperature=temperature, random_state=0
+    ).fit(X, y)
+    assert fitted.history_["loss"][-1] < fitted.history_["loss"][0]
+    assert fitted.score(X, y) > 0.9
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_same_seed_same_bits(dtype):
     X, y = long_tailed(dtype=dtype)

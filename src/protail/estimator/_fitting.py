@@ -16,7 +16,7 @@ from protail.estimator._features import Features, Placement, class_means
 from protail.estimator._held_out import Fold, calibrated_scale, held_out_folds, likelihood
 from protail.estimator._plan import Plan, plans
 from protail.estimator._space import Space, choose_space
-from protail.estimator._training import Task, epoch_length, learn, make_head
+from protail.estimator._training import Diverged, Task, epoch_length, learn, make_head
 from protail.heads import PrototypeHead
 from protail.training import History, progress_bar
 from protail.training.loop import Watcher
@@ -148,7 +148,13 @@ def _choose_plan(
     truth = truth.to(space.means.device)
     tried = []
     for plan in options:
-        logits = torch.cat([_fold_logits(task, space, counts, plan, fold, seed) for fold in folds])
+        try:
+            parts = [_fold_logits(task, space, counts, plan, fold, seed) for fold in folds]
+        except Diverged:
+            if not tried:  # not even the shortest goes well
+                raise
+            break
+        logits = torch.cat(parts)
         tried.append((likelihood(logits, truth), plan, logits))
     _, plan, logits = max(tried, key=lambda trial: trial[0])
     return plan, calibrated_scale(logits, truth)

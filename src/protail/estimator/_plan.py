@@ -27,6 +27,7 @@ _MOST_STEPS = 5000
 _FEW_CLASSES = 256
 _SMALL_BATCH, _LARGE_BATCH = 64, 256
 _USUAL_MOMENTUM = 0.9
+_STABLE = 4.0
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,13 @@ def _rate(
     """Spread a movement over the steps: a class gets one part in C of the mean's gradient.
 
     The factor 2 makes up for the cosine, whose mean is 1/2. Under the Euclidean distance a
-    gradient is no longer than 1/2 whatever the distance; under the others it must be made so.
+    gradient is no longer than 1/2 whatever the distance; under the others it must be made so,
+    and the squared one has a curvature, d^2 / 4C at most, that limits the rate.
     """
     rate = 2 * movement * n_classes / max(steps, 1) * (1 - momentum) / (1 - _USUAL_MOMENTUM)
     if distance == "sqeuclidean":
-        return rate / max(1.0, 2 * math.sqrt(space.own_distance))
+        slope = max(1.0, 2 * math.sqrt(space.own_distance))
+        return min(rate / slope, _STABLE * n_classes / max(space.own_distance, 1.0))
     if distance == "cosine":
         return rate / max(1.0, space.logit_scale) ** 2
     return rate

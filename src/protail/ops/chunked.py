@@ -19,7 +19,7 @@ from protail.ops._precision import full_precision
 from protail.ops._rows import add_rows_, own_temperature
 from protail.ops._space import Space
 
-MEMORY_BUDGET = 512 * 2**20
+MEMORY_BUDGET = 256 * 2**20
 
 # Copies alive at a time of a rows x classes block and of its vectors, at most (autograd's too).
 _BLOCK_COPIES = 8
