@@ -32,5 +32,5 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     message = f"{what}={got!r} is unknown; expected one of {', '.join(map(repr, names))}."
-    close = get_close_matches(str(got).lower(), names, n=1, cutoff=0.4)
+    close = get_close_matches(str(got).lower(), names, n=1, cutoff=0.65)
     return f"{message} Did you mean {close[0]!r}?" if close else message

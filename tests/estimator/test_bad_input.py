@@ -27,30 +27,33 @@ BAD_DATA = [
     (X[:, :, None], Y, r"X has 3 dimensions, shape \(40, 5, 1\); expected 2"),
     (X, Y[:-1], "y has 39 labels and X has 40 rows; expected one label a row"),
     (X, np.zeros(40), "y has only one class, .*; expected at least two"),
-    (X, np.linspace(0, 1, 40), "Unknown label type: continuous"),
-    (X, np.where(Y == 1, np.nan, Y), "y contains NaN or infinity; expected a class label"),
+    (X, np.linspace(0, 1, 40), "y does not name classes. Unknown label type: continuous"),
+    (X, np.where(Y == 1, np.nan, Y), "y contains NaN, None or infinity; expected a class label"),
     (X, None, "requires y to be passed"),
+    (X, np.array(["a", "b", None, "c"] * 10, dtype=object), "y contains NaN, None or infinity"),
 ]
 
 BAD_ARGUMENTS = [
     ({"distance": "euclidian"}, "distance='euclidian' is unknown; .* Did you mean 'euclidean'"),
     ({"temperature": "chanel"}, "temperature='chanel' is unknown; .* Did you mean 'channel'"),
     ({"sampling": "balanced"}, "sampling='balanced' is unknown; .* mean 'class-balanced'"),
-    ({"logit_adjustment": -0.5}, "logit_adjustment=-0.5 is out of range; expected .* at least 0"),
-    ({"logit_adjustment": np.nan}, "logit_adjustment=nan is out of range"),
-    ({"normalize": 0}, "normalize=0 is out of range; expected a finite number above 0"),
-    ({"normalize": "yes"}, "normalize='yes' is out of range"),
-    ({"epochs": 1.5}, "epochs=1.5 is out of range; expected a whole number at least 0"),
-    ({"max_steps": 0}, "max_steps=0 is out of range; expected a whole number at least 1"),
-    ({"lr": 0.0}, "lr=0.0 is out of range; expected a finite number above 0, or 'auto'"),
-    ({"temperature_lr": -1}, "temperature_lr=-1 is out of range"),
-    ({"momentum": 1.0}, "momentum=1.0 is out of range; expected .* at least 0 and below 1"),
-    ({"batch_size": True}, "batch_size=True is out of range; expected a whole number"),
+    ({"logit_adjustment": -0.5}, "logit_adjustment=-0.5 is not valid; expected .* at least 0"),
+    ({"logit_adjustment": np.nan}, "logit_adjustment=nan is not valid"),
+    ({"normalize": 0}, "normalize=0 is not valid; expected a finite number above 0"),
+    ({"normalize": "yes"}, "normalize='yes' is not valid"),
+    ({"epochs": 1.5}, "epochs=1.5 is not valid; expected a whole number at least 0"),
+    ({"max_steps": 0}, "max_steps=0 is not valid; expected a whole number at least 1"),
+    ({"lr": 0.0}, "lr=0.0 is not valid; expected a finite number above 0, or 'auto'"),
+    ({"temperature_lr": -1}, "temperature_lr=-1 is not valid"),
+    ({"momentum": 1.0}, "momentum=1.0 is not valid; expected .* at least 0 and below 1"),
+    ({"batch_size": True}, "batch_size=True is not valid; expected a whole number"),
     ({"prior": "flat"}, "prior='flat' is unknown; expected one of 'uniform', 'train'"),
     ({"prior": [0.5, 0.5, 0.5, 0.5]}, "prior has .* sum 2; expected shares .* sum to 1"),
     ({"prior": [0.5, 0.5]}, r"prior has shape \(2,\); expected one share for each of the 4"),
     ({"prior": [-0.5, 0.5, 0.5, 0.5]}, "prior has smallest share -0.5"),
     ({"device": "gpu"}, "device='gpu' is no device; expected 'auto', 'cpu'"),
+    ({"device": "mps"}, "device='mps' is not supported; expected 'auto', 'cpu' or 'cuda'"),
+    ({"prior": {0: 1.0}}, "prior={0: 1.0} is not valid; expected 'uniform', 'train' or one share"),
     ({"device": "cuda:99"}, "device='cuda:99' was asked for, but torch sees"),
 ]
 
@@ -95,7 +98,7 @@ def test_other_width_at_predict(method):
 @pytest.mark.parametrize("k", [0, -1, 1.5])
 def test_k_out_of_range(k):
     fitted = PrototypeClassifier(max_steps=5).fit(X, Y)
-    with pytest.raises(ValueError, match=f"k={k} is out of range; expected a whole number"):
+    with pytest.raises(ValueError, match=f"k={k} is not valid; expected a whole number"):
         fitted.top_k(X, k)
     assert fitted.top_k(X, 9)[0].shape == (40, 4)
 

@@ -115,6 +115,19 @@ def test_calibration_finds_the_minimum(seed, factor):
     assert surprise(np.log(calibrated_scale(logits, truth))) <= best.fun + 1e-6
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_calibration_knows_no_units(unit):
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(np.arange(90) % 3)
+    logits = torch.from_numpy(rng.normal(size=(90, 3)) + 1.5 * np.eye(3)[y.numpy()])
+    plain = calibrated_scale(logits, y)
+    assert calibrated_scale(logits * unit, y) * unit == pytest.approx(plain, rel=0.01)
+
+
+def test_one_class_cannot_be_calibrated():
+    assert calibrated_scale(torch.randn(9, 3), torch.zeros(9, dtype=torch.long)) == 1
+
+
 def test_likelihood_by_hand():
     logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
     p = [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-3))]
@@ -148,19 +161,29 @@ OPTIONS = {
     ("accuracy", "n_plans"), [(None, 1), (0.999, 1), (0.97, 2), (0.8, 3), (0.2, 3)]
 )
 def test_memorised_rows_leave_one_plan(accuracy, n_plans):
-    assert len(plans(space_with(accuracy), 10, 1000, **OPTIONS)) == n_plans
+    assert len(plans(space_with(accuracy), 10, 10**6, 1000, **OPTIONS)) == n_plans
+
+
+def test_few_rows_a_class_leave_one_plan():
+    assert len(plans(space_with(0.5), 10, 159, 1000, **OPTIONS)) == 1
+    assert len(plans(space_with(0.5), 10, 160, 1000, **OPTIONS)) == 3
+
+
+def test_no_steps_are_one_plan():
+    assert len(plans(space_with(0.5), 10, 10**6, 1000, **OPTIONS | {"epochs": 0})) == 1
 
 
 def test_what_is_fixed_is_fixed_in_every_plan():
     fixed = OPTIONS | {"epochs": 3, "batch_size": 50, "lr": 2.0}
-    (plan,) = plans(space_with(0.8), 10, 1010, **fixed)
+    (plan,) = plans(space_with(0.8), 10, 10**6, 1010, **fixed)
     assert (plan.n_steps, plan.batch_size, plan.lr) == (3 * 21, 50, 2.0)
     assert all(
-        plan.n_steps <= 7 for plan in plans(space_with(0.8), 10, 1000, **OPTIONS | {"max_steps": 7})
+        plan.n_steps <= 7
+        for plan in plans(space_with(0.8), 10, 10**6, 1000, **OPTIONS | {"max_steps": 7})
     )
 
 
 def test_more_classes_get_more_steps_of_larger_batches():
-    few, many = (plans(space_with(0.999), c, 10**6, **OPTIONS)[0] for c in (100, 2000))
+    few, many = (plans(space_with(0.999), c, 10**6, 10**6, **OPTIONS)[0] for c in (100, 2000))
     assert (few.batch_size, many.batch_size) == (64, 256)
     assert many.n_steps * many.batch_size == pytest.approx(64 * 2000, rel=0.01)

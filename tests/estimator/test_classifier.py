@@ -109,6 +109,44 @@ def test_lengths_are_kept_where_they_tell_classes_apart():
     assert fitted.score(X, y) == 1
 
 
+@pytest.mark.parametrize("unit", [1e-42, 1e-30, 1e-12, 1e12, 1e30, 1e36])
+def test_units_do_not_matter(unit):
+    X, y = long_tailed(n_features=20)
+    rows = (X * unit).astype(np.float32)
+    fitted = PrototypeClassifier(random_state=0).fit(rows, y)
+    assert fitted.score(rows, y) > 0.9
+    plain = PrototypeClassifier(random_state=0).fit(X.astype(np.float32), y)
+    assert np.mean(plain.predict(rows) == y) > 0.9
+
+
+def test_many_classes_of_few_rows_take_seconds():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(3000), rng.integers(1, 4, 3000))
+    X = (rng.normal(size=(3000, 16))[y] + 0.5 * rng.normal(size=(len(y), 16))).astype(np.float32)
+    fitted = PrototypeClassifier(random_state=0).fit(X, y)
+    assert fitted.choices_["steps"] <= 2000
+    assert fitted.score(X, y) > 0.5
+
+
+def test_fits_inside_inference_mode():
+    X, y = long_tailed()
+    for block in (torch.no_grad, torch.inference_mode):
+        with block():
+            fitted = PrototypeClassifier(**QUICK).fit(torch.from_numpy(X) * 1, y)
+            fitted.partial_fit(torch.from_numpy(X) * 1, y)
+        assert fitted.score(X, y) > 0.9
+
+
+def test_changed_arguments_do_not_change_what_was_learned():
+    X, y = long_tailed()
+    fitted = PrototypeClassifier(temperature="channel", **QUICK).fit(X, y)
+    before = fitted.predict_proba(X)
+    fitted.set_params(distance="cosine", temperature=None)
+    np.testing.assert_array_equal(fitted.predict_proba(X), before)
+    with pytest.raises(ValueError, match="distance='cosine' differs from 'euclidean'"):
+        fitted.partial_fit(X, y)
+
+
 def test_given_values_are_used():
     X, y = long_tailed()
     fitted = PrototypeClassifier(

@@ -15,6 +15,7 @@ def rows_of(n_classes=5, each=30, seed=0):
     return centres[y] + rng.normal(size=(len(y), 6)), y
 
 
+@pytest.mark.filterwarnings("ignore:the first rows say nothing")
 @settings(deadline=None, max_examples=15)
 @given(cuts=st.lists(st.integers(1, 149), min_size=1, max_size=4, unique=True))
 def test_untrained_pieces_make_the_whole(cuts):
@@ -81,6 +82,32 @@ def test_added_classes_leave_the_others_alone(temperature):
     np.testing.assert_allclose(fitted.prototypes_[4], placed[y == 4].mean(0))
     assert fitted.score(X, y) > 0.9
     assert fitted.partial_fit(X, y).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("temperature", [None, "class", "dense"])
+def test_classes_stay_sorted(temperature):
+    X, y = rows_of(3)
+    fitted = PrototypeClassifier(temperature=temperature, max_steps=20, random_state=0)
+    fitted.fit(X[y > 0], y[y > 0])
+    old = fitted.distances(X)
+    fitted.add_classes(X[y == 0], y[y == 0])
+    assert fitted.classes_.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(fitted.distances(X)[:, 1:], old, rtol=1e-9)
+    assert fitted.score(X, y) > 0.9
+
+
+def test_added_classes_need_a_prior_that_can_grow():
+    X, y = rows_of(3)
+    fitted = PrototypeClassifier(prior=[0.5, 0.5], max_steps=5).fit(X[y < 2], y[y < 2])
+    with pytest.raises(ValueError, match=r"prior is an array of 2 shares.*set_params"):
+        fitted.add_classes(X[y == 2], y[y == 2])
+
+
+def test_a_first_call_that_says_nothing_warns():
+    X, y = rows_of()
+    with pytest.warns(UserWarning, match="the first rows say nothing of radius"):
+        fitted = PrototypeClassifier().partial_fit(X[:1], y[:1], classes=range(5))
+    assert fitted.scale_ == 1
 
 
 def test_added_names_may_be_longer():

@@ -77,7 +77,7 @@ def _check_number(
     expected = f"a {'whole' if whole else 'finite'} number {' and '.join(limits)}"
     others = [f"{word}" for word, ok in (("'auto'", or_auto), ("None", or_none)) if ok]
     raise ValueError(
-        f"{name}={value!r} is out of range; expected {', or '.join([expected, *others])}."
+        f"{name}={value!r} is not valid; expected {', or '.join([expected, *others])}."
     )
 
 
@@ -119,6 +119,7 @@ def _check_tensor(estimator: PredictingMixin, X: torch.Tensor, *, reset: bool) -
         )
     if reset:
         estimator.n_features_in_ = n_features
+        vars(estimator).pop("feature_names_in_", None)
     elif n_features != estimator.n_features_in_:
         raise ValueError(
             f"X has {n_features} features, but PrototypeClassifier is expecting "
@@ -180,10 +181,21 @@ def check_labels(y: Any, n_rows: int) -> NDArray[Any]:
         raise ValueError(
             f"y has {len(labels)} labels and X has {n_rows} rows; expected one label a row."
         )
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError("y contains NaN or infinity; expected a class label for every row.")
-    check_classification_targets(labels)
+    if not _names_something(labels):
+        raise ValueError("y contains NaN, None or infinity; expected a class label in every row.")
+    try:
+        check_classification_targets(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"y does not name classes. {error} Expected whole numbers, booleans or strings."
+        ) from error
     return labels
+
+
+def _names_something(labels: NDArray[Any]) -> bool:
+    if labels.dtype.kind == "f":
+        return bool(np.isfinite(labels).all())
+    return labels.dtype.kind != "O" or all(x is not None and x == x for x in labels.tolist())
 
 
 def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -195,7 +207,12 @@ def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         if prior == "train":
             return counts.astype(np.float64) / float(counts.sum())
         raise ValueError(unknown_name("prior", prior, ("uniform", "train")) + " Or an array.")
-    shares = np.asarray(host_array(prior), dtype=np.float64)
+    try:
+        shares = np.asarray(host_array(prior), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"prior={prior!r} is not valid; expected 'uniform', 'train' or one share a class."
+        ) from error
     if shares.shape != (n_classes,):
         raise ValueError(
             f"prior has shape {shares.shape}; expected one share for each of the {n_classes} "
@@ -219,6 +236,8 @@ def check_device(device: Any, X: Any) -> torch.device:
         raise ValueError(
             f"device={device!r} is no device; expected 'auto', 'cpu', 'cuda', 'cuda:0', ..."
         ) from error
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={device!r} is not supported; expected 'auto', 'cpu' or 'cuda'.")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device={device!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA "

@@ -77,7 +77,7 @@ class PrototypeClassifier(PredictingMixin, ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels, sorted; those added later stand at the end.
+        Labels, sorted.
     class_counts_ : ndarray of shape (n_classes,)
         Training rows of each class.
     class_means_ : ndarray of shape (n_classes, n_features_in_)
@@ -167,15 +167,15 @@ class PrototypeClassifier(PredictingMixin, ClassifierMixin, BaseEstimator):
         PrototypeClassifier
             This estimator.
         """
-        with _unchanged_on_error(self):
+        with _unchanged_on_error(self), torch.inference_mode(False), torch.enable_grad():
             settings = check_settings(self)
             device = check_device(self.device, X)
             rows, n_zeros = check_rows(self, X, reset=True)
             classes, codes = np.unique(check_labels(y, len(rows)), return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(
-                    f"y has only one class, {classes[0]!r}; expected at least two classes to tell "
-                    "apart."
+                    f"y has only one class, {classes.tolist()[0]!r}; expected at least two to "
+                    "tell apart."
                 )
             counts = np.bincount(codes, minlength=len(classes))
             check_prior(self.prior, counts)
@@ -210,12 +210,14 @@ class PrototypeClassifier(PredictingMixin, ClassifierMixin, BaseEstimator):
         PrototypeClassifier
             This estimator.
         """
-        with _unchanged_on_error(self):
+        with _unchanged_on_error(self), torch.inference_mode(False), torch.enable_grad():
             update_prototypes(self, X, y, classes)
         return self
 
     def add_classes(self, X: Any, y: Any) -> Self:
-        """Append new classes from their means; the others stay as they are, to the bit.
+        """Add new classes from their means; the others stay as they are, to the bit.
+
+        ``classes_`` stays sorted, so a new label may come to stand between old ones.
 
         Parameters
         ----------
@@ -246,6 +248,8 @@ class PrototypeClassifier(PredictingMixin, ClassifierMixin, BaseEstimator):
             "loss": fit.history.losses,
         }
         self.choices_: dict[str, Any] = {
+            "distance": self.distance,
+            "temperature": self.temperature,
             "leave_one_out_accuracy": space.accuracy,
             "memorised": space.memorised,
             "normalize": self.normalize_,

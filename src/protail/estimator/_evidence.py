@@ -61,6 +61,11 @@ class Evidence:
     def sharpness_at(self, probability: float) -> float:
         """Find the sharpness at which the own class gets this mean probability."""
         middle = float(self.distances.mean())
+        if not math.isfinite(middle):
+            raise ValueError(
+                "X has values so large that their squares overflow its dtype; expected smaller "
+                "ones. Divide X by its standard deviation, or give it as float64."
+            )
         if not middle > 0:
             return 1.0
         low, high = 1 / (_SHARPEST * middle), _SHARPEST / middle
@@ -135,7 +140,7 @@ def _balanced_sample(
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     place = np.arange(len(labels)) - first[labels[by_class]]
     chosen = by_class[(place < each) & spare[labels[by_class]]]
-    return np.sort(chosen if len(chosen) <= 2 * n_rows else rng.choice(chosen, n_rows, False))
+    return np.sort(chosen if len(chosen) <= n_rows else rng.choice(chosen, n_rows, False))
 
 
 def _pair_distances(rows: Tensor, means: Tensor, distance: str) -> Tensor:

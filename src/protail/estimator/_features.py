@@ -39,7 +39,7 @@ class Placement:
     def __call__(self, rows: Tensor) -> Tensor:
         """Place rows (n, channels)."""
         if self.radius is not None:
-            return ops.unit_rows(rows)[0].mul_(self.radius)
+            return ops.unit_rows(_within_reach(rows))[0].mul_(self.radius)
         return rows * self.factor if self.factor != 1 else rows
 
     def scaled(self, factor: float) -> Placement:
@@ -47,6 +47,16 @@ class Placement:
         if self.radius is not None:
             return Placement(self.radius * factor)
         return Placement(None, self.factor * factor)
+
+
+def _within_reach(rows: Tensor) -> Tensor:
+    """Bring rows so long or short that squares over- or underflow to a largest entry of 1."""
+    length = torch.linalg.vector_norm(rows, dim=1)
+    limits = torch.finfo(rows.dtype)
+    if bool(((length > limits.tiny**0.25) & (length < limits.max)).all()):
+        return rows
+    largest = rows.abs().amax(1, keepdim=True)
+    return rows / torch.where(largest > 0, largest, 1)
 
 
 class Features:

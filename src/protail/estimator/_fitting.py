@@ -16,7 +16,7 @@ from protail.estimator._features import Features, Placement, class_means
 from protail.estimator._held_out import Fold, calibrated_scale, held_out_folds, likelihood
 from protail.estimator._plan import Plan, plans
 from protail.estimator._space import Space, choose_space
-from protail.estimator._training import Diverged, Task, epoch_length, learn, make_head
+from protail.estimator._training import DivergenceError, Task, epoch_length, learn, make_head
 from protail.heads import PrototypeHead
 from protail.training import History, progress_bar
 from protail.training.loop import Watcher
@@ -132,6 +132,7 @@ def _choose_plan(
     options = plans(
         space,
         int((counts > 0).sum()),
+        len(task.labels),
         epoch_length(task),
         distance=settings.distance,
         epochs=settings.epochs,
@@ -141,16 +142,18 @@ def _choose_plan(
         temperature_lr=settings.temperature_lr,
         momentum=settings.momentum,
     )
+    if space.memorised:
+        return options[0], 1.0
     folds = list(held_out_folds(task.labels, rng, one_part=len(options) == 1))
-    if space.memorised or not folds:
+    if not folds:
         return options[0], 1.0
     truth = torch.from_numpy(task.labels[np.concatenate([out for _, out in folds])])
     truth = truth.to(space.means.device)
-    tried = []
+    tried: list[tuple[float, Plan, Tensor]] = []
     for plan in options:
         try:
             parts = [_fold_logits(task, space, counts, plan, fold, seed) for fold in folds]
-        except Diverged:
+        except DivergenceError:
             if not tried:  # not even the shortest goes well
                 raise
             break

@@ -16,7 +16,9 @@ _FOLDED_ROWS = 20_000
 _FOLDS = 3
 _PARTS = 5
 _MOST_HELD_OUT = 8192
-_LARGEST_SCALE = 32.0
+# The scale is sought within this factor of the one at which logits span the usual units.
+_USUAL_SPAN = 8.0
+_LARGEST_FACTOR = 32.0
 # A row that a classifier gets wrong for sure shall not outweigh all others.
 _SMALLEST_PROBABILITY = 0.01
 
@@ -70,6 +72,11 @@ def likelihood(logits: Tensor, labels: Tensor) -> float:
 
 def calibrated_scale(logits: Tensor, labels: Tensor) -> float:
     """Find the factor on the logits that makes held-out labels most likely, classes alike."""
+    finite = logits.isfinite()
+    middle = logits.masked_fill(~finite, 0).sum(1) / finite.sum(1)
+    span = float((logits.amax(1) - middle).mean())
+    if not span > 0 or bool((labels == labels[0]).all()):
+        return 1.0
     weights = torch.bincount(labels)[labels].to(logits).reciprocal()
     weights /= weights.sum()
     own = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
@@ -78,7 +85,8 @@ def calibrated_scale(logits: Tensor, labels: Tensor) -> float:
         scale = float(np.exp(log_scale))
         return float((weights * (torch.logsumexp(logits * scale, 1) - own * scale)).sum())
 
-    low, high = -np.log(_LARGEST_SCALE), np.log(_LARGEST_SCALE)
+    usual = np.log(_USUAL_SPAN / span)
+    low, high = usual - np.log(_LARGEST_FACTOR), usual + np.log(_LARGEST_FACTOR)
     while high - low > 1e-3:  # convex in the scale, so unimodal in its logarithm
         third = (high - low) / 3
         if surprise(low + third) <= surprise(high - third):

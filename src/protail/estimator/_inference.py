@@ -41,7 +41,7 @@ class Inference:
         self._fitted = fitted
         self._features = features
         self._prototypes = prototypes.to(torch.promote_types(prototypes.dtype, features.dtype))
-        self._distance = fitted.distance
+        self._distance = fitted.choices_["distance"]
         self._temperature = (
             None
             if fitted.temperature_ is None

@@ -21,9 +21,11 @@ class _Effort(NamedTuple):
 
 # Few steps near the class means for memorised or scarce rows; more where rows have more to say.
 _EFFORTS = (_Effort(6.0, 64, 100), _Effort(64.0, 128, 120), _Effort(768.0, 320, 300))
-# The longest training is offered only where nearest means leave this much to learn.
+# The longest training is offered only where nearest means leave this much to learn, and none but
+# the shortest where classes have so few rows that class means are hard to beat.
 _LONG_WORTH = 0.04
-_MOST_STEPS = 5000
+_FEW_ROWS = 16
+_MOST_STEPS = 2000
 _FEW_CLASSES = 256
 _SMALL_BATCH, _LARGE_BATCH = 64, 256
 _USUAL_MOMENTUM = 0.9
@@ -52,6 +54,7 @@ class Plan:
 def plans(
     space: Space,
     n_classes: int,
+    n_rows: int,
     epoch_length: int,
     *,
     distance: str,
@@ -68,8 +71,8 @@ def plans(
     ----------
     space : Space
         Where prototypes are learned.
-    n_classes, epoch_length : int
-        Classes, and draws of one epoch.
+    n_classes, n_rows, epoch_length : int
+        Classes, rows, and draws of one epoch.
     distance, epochs, max_steps, batch_size, lr, temperature_lr, momentum
         As the user gave them.
 
@@ -79,7 +82,7 @@ def plans(
         One if the space leaves no choice, and none twice.
     """
     efforts: tuple[_Effort, ...] = _EFFORTS
-    if space.accuracy is None or space.memorised:
+    if space.accuracy is None or space.memorised or n_rows < _FEW_ROWS * n_classes:
         efforts = _EFFORTS[:1]
     elif 1 - space.accuracy < _LONG_WORTH:
         efforts = _EFFORTS[:2]

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 class PredictingMixin:
     """Labels, scores, probabilities and distances, from prototypes alone."""
 
-    distance: str
+    choices_: dict[str, Any]
     prior: str | ArrayLike
     device: str | torch.device
     classes_: Array
@@ -96,7 +96,7 @@ class PredictingMixin:
             What they are, and how likely.
         """
         if not (isinstance(k, (int, np.integer)) and k >= 1):
-            raise ValueError(f"k={k!r} is out of range; expected a whole number of at least 1.")
+            raise ValueError(f"k={k!r} is not valid; expected a whole number of at least 1.")
         inference = self._inference(X)
         k = min(int(k), len(self.classes_))
         codes, probabilities = inference.top_k(k)

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protail import ops
 from protail.estimator._evidence import Evidence, gather_evidence
 from protail.estimator._features import Features, Placement, class_means
 
@@ -135,7 +136,10 @@ def _space(
     normalize: float | Auto | None,
     tau: float | Auto,
 ) -> Space:
-    sharpness = _sharpness(evidence, means, counts)
+    if evidence is None:
+        sharpness = _uninformed_sharpness(means, counts, distance)
+    else:
+        sharpness = _sharpness(evidence, counts)
     rule_tau = _rule_tau(evidence, counts)
     own_distance = 1.0 if evidence is None else evidence.own_distance
     scale = logit_scale = 1.0
@@ -167,11 +171,13 @@ def _placements(distance: str, normalize: float | Auto | None) -> list[Placement
     return [Placement(1.0)] if distance == "cosine" else [Placement(1.0), Placement()]
 
 
-def _sharpness(evidence: Evidence | None, means: Tensor, counts: NDArray[np.int64]) -> float:
-    if evidence is None:
-        means = means[torch.from_numpy(counts > 0).to(means.device)]
-        spread = float(torch.linalg.vector_norm(means - means.mean(0), dim=1).mean())
-        return _UNINFORMED_SPAN / spread if spread > 0 else 1.0
+def _uninformed_sharpness(means: Tensor, counts: NDArray[np.int64], distance: str) -> float:
+    means = means[torch.from_numpy(counts > 0).to(means.device)]
+    spread = float(ops.distances(means, means.mean(0, keepdim=True), distance).mean())
+    return _UNINFORMED_SPAN / spread if spread > 0 else 1.0
+
+
+def _sharpness(evidence: Evidence, counts: NDArray[np.int64]) -> float:
     error = 1 - evidence.accuracy
     part = 1 - _PART_LOST_PER_ERROR * error * len(counts) / counts.sum()
     part = min(max(part, _SMALLEST_PART), _LARGEST_PART)

@@ -22,7 +22,7 @@ from protail.training.loop import Watcher
 Batch = tuple[Tensor, Tensor]
 
 
-class Diverged(ValueError):
+class DivergenceError(ValueError):
     """The loss of a training stopped being a number."""
 
 
@@ -92,7 +92,7 @@ def learn(
     stream = _stream(task, plan.batch_size, seed, index)
     history = train(driver, stream, plan.n_steps, schedule=cosine, stop=diverged, watch=watch)
     if history.stopped_early:
-        raise Diverged(
+        raise DivergenceError(
             f"the loss was {history.losses[-1]} after {history.steps[-1]} steps with lr={plan.lr:g}"
             f" and temperature_lr={plan.temperature_lr:g}; expected a finite one. Lower the rates,"
             " or leave lr='auto'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,12 @@ def update_prototypes(fitted: PrototypeClassifier, X: Any, y: Any, classes: Any)
     """Do what ``partial_fit`` promises."""
     settings = check_settings(fitted)
     first = not hasattr(fitted, "prototypes_")
+    for name in () if first else ("distance", "temperature"):
+        if fitted.choices_[name] != getattr(settings, name):
+            raise ValueError(
+                f"{name}={getattr(settings, name)!r} differs from {fitted.choices_[name]!r}, which "
+                "was learned with; expected the same. Set it back, or call fit."
+            )
     device = check_device(fitted.device, X)
     rows, n_zeros = check_rows(fitted, X, reset=first)
     labels = check_labels(y, len(rows))
@@ -42,6 +49,14 @@ def update_prototypes(fitted: PrototypeClassifier, X: Any, y: Any, classes: Any)
         fit = fit_prototypes(features, codes, counts, settings, fitted._seed(), say=fitted._say)
         fitted.classes_, fitted.class_counts_ = known, counts
         fitted._keep(fit)
+        if fit.space.accuracy is None:
+            warnings.warn(
+                "the first rows say nothing of radius and logit adjustment, which need two rows of "
+                "two classes; neutral values are kept from now on. Start with more rows, or set "
+                "normalize and logit_adjustment.",
+                UserWarning,
+                stacklevel=3,
+            )
     else:
         features = Features(rows, fitted._placement, device)
         _go_on(fitted, features, codes, counts, settings)
@@ -51,6 +66,11 @@ def update_prototypes(fitted: PrototypeClassifier, X: Any, y: Any, classes: Any)
 
 def add_class_means(fitted: PrototypeClassifier, X: Any, y: Any) -> None:
     """Do what ``add_classes`` promises."""
+    if not isinstance(fitted.prior, str):
+        raise ValueError(
+            f"prior is an array of {len(fitted.classes_)} shares, one for each known class; "
+            "expected 'uniform' or 'train' where classes are added. Use set_params(prior=...)."
+        )
     device = check_device(fitted.device, X)
     rows, n_zeros = check_rows(fitted, X, reset=False)
     new, codes = np.unique(check_labels(y, len(rows)), return_inverse=True)
@@ -65,9 +85,15 @@ def add_class_means(fitted: PrototypeClassifier, X: Any, y: Any) -> None:
     head = _head_of(fitted, torch.device("cpu"))
     head.add_classes(means.cpu())
     fitted._keep_head(head)
-    fitted.classes_ = np.concatenate([fitted.classes_, new])
-    fitted.class_counts_ = np.concatenate([fitted.class_counts_, np.bincount(codes)])
-    fitted.class_means_ = np.concatenate([fitted.class_means_, means.cpu().numpy()])
+    classes = np.concatenate([fitted.classes_, new])
+    order = np.argsort(classes, kind="stable")
+    new_means = means.cpu().numpy().astype(fitted.class_means_.dtype)
+    fitted.classes_ = classes[order]
+    fitted.class_counts_ = np.concatenate([fitted.class_counts_, np.bincount(codes)])[order]
+    fitted.class_means_ = np.concatenate([fitted.class_means_, new_means])[order]
+    fitted.prototypes_ = fitted.prototypes_[order]
+    if fitted.temperature_ is not None and len(fitted.temperature_) > 1:
+        fitted.temperature_ = fitted.temperature_[order]
     if fitted.normalize_ is not None:
         warn_of_zeros(n_zeros)
 
@@ -129,7 +155,9 @@ def _shorter_plan(
 def _head_of(fitted: PrototypeClassifier, device: torch.device) -> PrototypeHead:
     prototypes = torch.from_numpy(fitted.prototypes_)
     head = PrototypeHead(
-        *prototypes.shape, distance=fitted.distance, temperature=fitted.temperature
+        *prototypes.shape,
+        distance=fitted.choices_["distance"],
+        temperature=fitted.choices_["temperature"],
     ).to(device, prototypes.dtype)
     head.set_prototypes(prototypes)
     if fitted.temperature_ is not None and head.log_temperature is not None:
@@ -152,7 +180,7 @@ def _known_classes(fitted: PrototypeClassifier, classes: Any, *, first: bool) ->
             "classes=None in the first call of partial_fit; expected all labels that may come, "
             "for instance classes=numpy.unique(all_labels)."
         )
-    known = np.unique(classes)
+    known = np.unique(check_labels(classes, len(classes)))
     if len(known) < 2:
         raise ValueError(f"classes={classes!r} has fewer than two labels; expected at least two.")
     return known
