@@ -139,7 +139,9 @@ def _check_values(rows: Rows) -> int:
             if not np.isfinite(float(block.sum())):
                 exact = block.float() if isinstance(block, torch.Tensor) else block
                 _refuse_non_finite(host_array(exact), start)
-            suspects = block[block[:, 0] == 0]
+            # Few rows with zeros at three places are looked at whole.
+            places = (block[:, 0] == 0) & (block[:, -1] == 0) & (block[:, rows.shape[1] // 2] == 0)
+            suspects = block[places]
             n_zeros += int((~suspects.any(1)).sum()) if len(suspects) else 0
     return n_zeros
 

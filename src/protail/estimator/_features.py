@@ -39,7 +39,7 @@ class Placement:
     def __call__(self, rows: Tensor) -> Tensor:
         """Place rows (n, channels)."""
         if self.radius is not None:
-            return ops.unit_rows(_within_reach(rows))[0].mul_(self.radius)
+            return _scaled_to(self.radius, rows)
         return rows * self.factor if self.factor != 1 else rows
 
     def scaled(self, factor: float) -> Placement:
@@ -49,14 +49,16 @@ class Placement:
         return Placement(None, self.factor * factor)
 
 
-def _within_reach(rows: Tensor) -> Tensor:
-    """Bring rows so long or short that squares over- or underflow to a largest entry of 1."""
-    length = torch.linalg.vector_norm(rows, dim=1)
+def _scaled_to(radius: float, rows: Tensor) -> Tensor:
+    """Scale rows to a length; those of zeros stay zero."""
+    length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     limits = torch.finfo(rows.dtype)
     if bool(((length > limits.tiny**0.25) & (length < limits.max)).all()):
-        return rows
+        scaled: Tensor = rows * (radius / length)
+        return scaled
+    # Rows so long or short that their squares over- or underflow first get a largest entry of 1.
     largest = rows.abs().amax(1, keepdim=True)
-    return rows / torch.where(largest > 0, largest, 1)
+    return ops.unit_rows(rows / torch.where(largest > 0, largest, 1))[0].mul_(radius)
 
 
 class Features:

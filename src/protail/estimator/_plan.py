@@ -12,20 +12,24 @@ Auto = Literal["auto"]
 
 
 class _Effort(NamedTuple):
-    """How far prototypes may move, how often each class is seen, and the fewest steps."""
+    """How far prototypes may move, how often each class is seen, and the limits on the steps."""
 
     movement: float
     visits: int
     fewest_steps: int
+    most_steps: int
 
 
 # Few steps near the class means for memorised or scarce rows; more where rows have more to say.
-_EFFORTS = (_Effort(6.0, 64, 100), _Effort(64.0, 128, 120), _Effort(768.0, 320, 300))
+_EFFORTS = (
+    _Effort(6.0, 32, 100, 2000),
+    _Effort(64.0, 256, 120, 250),
+    _Effort(768.0, 640, 300, 400),
+)
 # The longest training is offered only where nearest means leave this much to learn, and none but
 # the shortest where classes have so few rows that class means are hard to beat.
 _LONG_WORTH = 0.04
 _FEW_ROWS = 16
-_MOST_STEPS = 2000
 _FEW_CLASSES = 256
 _SMALL_BATCH, _LARGE_BATCH = 64, 256
 _USUAL_MOMENTUM = 0.9
@@ -90,9 +94,11 @@ def plans(
     if size == "auto":
         size = _SMALL_BATCH if n_classes <= _FEW_CLASSES else _LARGE_BATCH
     found: list[Plan] = []
+    shortest = 0  # no longer training has fewer steps than a shorter one
     for effort in efforts:
         steps = max(effort.fewest_steps, math.ceil(effort.visits * n_classes / size))
-        steps = min(steps, _MOST_STEPS)
+        steps = min(steps, max(effort.most_steps, shortest))
+        shortest = max(shortest, steps)
         if epochs != "auto":
             steps = epochs * math.ceil(epoch_length / size)
         steps = steps if max_steps is None else min(steps, max_steps)

@@ -18,6 +18,7 @@ from protail.estimator._plan import Plan
 from protail.heads import PrototypeHead
 from protail.training import History, PlainDriver, cosine, diverged, train
 from protail.training.loop import Watcher
+from protail.training.threads import threads_for
 
 Batch = tuple[Tensor, Tensor]
 
@@ -90,7 +91,8 @@ def learn(
     )
     driver = PlainDriver(loss, torch.optim.SGD(groups, fused=True))
     stream = _stream(task, plan.batch_size, seed, index)
-    history = train(driver, stream, plan.n_steps, schedule=cosine, stop=diverged, watch=watch)
+    with threads_for(plan.batch_size * head.prototypes.numel()):
+        history = train(driver, stream, plan.n_steps, schedule=cosine, stop=diverged, watch=watch)
     if history.stopped_early:
         raise DivergenceError(
             f"the loss was {history.losses[-1]} after {history.steps[-1]} steps with lr={plan.lr:g}"
