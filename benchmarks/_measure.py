@@ -15,8 +15,6 @@ from protail import ClassProfile
 MIB = 2**20
 _STATUS = Path("/proc/self/status")
 _SAMPLED_EVERY_S = 0.01
-# A call that takes longer than this is not repeated.
-LONG_CALL_S = 5.0
 # Short calls are repeated until this much time is spent on each, or often enough.
 _ENOUGH_S = 1.0
 _ENOUGH_CALLS = 51
@@ -77,10 +75,13 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def interleaved_times(calls: dict[str, Callable[[], object]], at_least: int) -> dict[str, float]:
+def interleaved_times(
+    calls: dict[str, Callable[[], object]], at_least: int, long_s: float
+) -> dict[str, float]:
     """Call everything in turn, round after round, and give each call's median time.
 
-    Whatever else the machine does in the meantime then slows all of them alike.
+    Whatever else the machine does in the meantime then slows all of them alike. What takes
+    longer than ``long_s`` is called once.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     waiting = dict(calls)
@@ -89,7 +90,7 @@ def interleaved_times(calls: dict[str, Callable[[], object]], at_least: int) -> 
             times[name].append(timed(call))
             spent, done = sum(times[name]), len(times[name])
             enough = done >= at_least and (spent > _ENOUGH_S or done >= _ENOUGH_CALLS)
-            if enough or times[name][-1] > LONG_CALL_S:
+            if enough or times[name][-1] > long_s:
                 del waiting[name]
     return {name: median(found) for name, found in times.items()}
 
