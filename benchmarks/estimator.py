@@ -4,7 +4,8 @@
 
 Memory is the rise of anonymous memory (RssAnon of /proc/self/status, the resident set elsewhere)
 during a fit, sampled by a thread every 10 ms. Times are medians of calls that take turns: 3 fits
-and 7 predictions at least; a fit of over 60 s or a prediction of over 5 s is timed once. Accuracy is the mean over classes, by shot group of the training set.
+and 7 predictions at least; a fit of over 60 s or a prediction of over 5 s is timed once. Accuracy
+is the mean over classes, by shot group of the training set.
 """
 
 import argparse
