@@ -1,4 +1,4 @@
-# The two that matter:   make test   (every check)      make run   (the first steps, on real output)
+# The two that matter:   make test   (every check)      make run   (the quickstart)
 # Both build .venv when it is missing or pyproject.toml has changed, and reuse it otherwise.
 
 PYTHON ?= python3
@@ -21,14 +21,15 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow lint format run bench clean
+.PHONY: help test test-slow lint format run docs bench clean
 
 help:
 	@echo "make test       set up .venv if needed, then lint, types, import order and tests"
-	@echo "make run        set up .venv if needed, then examples/first_steps.py"
+	@echo "make run        set up .venv if needed, then protail quickstart"
 	@echo "make test-slow  make test, slow tests included"
 	@echo "make lint       style, types and import order only"
 	@echo "make format     rewrite the code in the house style"
+	@echo "make docs       the documentation, into site/"
 	@echo "make bench      speed, memory and accuracy of the estimator beside its rivals"
 	@echo "make clean      remove .venv and everything the tools leave behind"
 
@@ -54,8 +55,12 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 run: $(STAMP)
-	@echo "== first steps (examples/first_steps.py)"
-	@$(BIN)/python examples/first_steps.py
+	@echo "== protail quickstart"
+	@$(BIN)/protail quickstart --overwrite
+
+docs: $(STAMP)
+	@echo "== documentation (mkdocs)"
+	@$(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP)
 	@echo "== benchmarks/estimator.py"
@@ -71,5 +76,5 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
-	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site protail-quickstart
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -42,3 +42,17 @@ def test_what_was_fitted_on_a_gpu_goes_on_without_one():
     fitted.partial_fit(X, y)
     fitted.add_classes(rows[:5] + 9, torch.full((5,), 77))
     assert 77 in fitted.predict(X[:5] + 9)
+
+
+@pytest.mark.parametrize("temperature", [None, "dense"])
+def test_what_was_saved_from_a_gpu_loads_without_one(tmp_path, temperature):
+    X, y = rows_and_labels()
+    options = {"device": "cuda", "temperature": temperature, "random_state": 0}
+    fitted = PrototypeClassifier(max_steps=40, **options).fit(X, y)
+    fitted.save(tmp_path / "model")
+    loaded = PrototypeClassifier.load(tmp_path / "model", device="cpu")
+    fitted.set_params(device="cpu")
+    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    on_gpu = PrototypeClassifier.load(tmp_path / "model", device="cuda")
+    np.testing.assert_allclose(on_gpu.predict_proba(X), loaded.predict_proba(X), atol=1e-4)

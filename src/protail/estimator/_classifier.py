@@ -25,13 +25,14 @@ from protail.estimator._checks import (
 from protail.estimator._features import Features, Placement
 from protail.estimator._fitting import Fit, fit_prototypes
 from protail.estimator._predicting import PredictingMixin
+from protail.estimator._saving import SavingMixin
 from protail.estimator._updating import add_class_means, update_prototypes
 from protail.heads import PrototypeHead
 
 Auto = Literal["auto"]
 
 
-class PrototypeClassifier(PredictingMixin, ClassifierMixin, BaseEstimator):
+class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEstimator):
     """Classify by the distance from a learned prototype of each class.
 
     Made for frozen features with many rare classes: classes are drawn equally often, rare ones

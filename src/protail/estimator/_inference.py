@@ -82,15 +82,27 @@ class Inference:
         means = torch.from_numpy(self._fitted.class_means_).to(self._prototypes)
         return self._collect(lambda rows: self._distances(rows, means).amin(1))
 
-    def top_k(self, k: int) -> tuple[Array, Array]:
-        """Give the codes and probabilities of the k likeliest classes."""
-        found = [torch.softmax(self._scores(rows), 1).topk(k, dim=1) for rows in self._blocks()]
-        values, codes = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
-        return codes, values
+    @torch.no_grad()
+    def top_k(self, k: int) -> tuple[Array, Array, Array]:
+        """Give the codes, probabilities and distances of the k likeliest classes."""
+        found = [self._top_k(rows, k) for rows in self._blocks()]
+        codes, values, distances = (
+            torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True)
+        )
+        return codes, values, distances
+
+    def _top_k(self, rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        logits = self._logits(rows)
+        scores = logits * self._scale + self._log_prior
+        values, codes = torch.softmax(scores, 1).topk(k, dim=1)
+        distances = -2 * logits.gather(1, codes)
+        return codes, values, distances.masked_fill_(self._unseen[codes], torch.inf)
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        return ops.logits(rows, self._prototypes, self._distance, self._temperature)
 
     def _scores(self, rows: Tensor) -> Tensor:
-        logits = ops.logits(rows, self._prototypes, self._distance, self._temperature)
-        return logits.mul_(self._scale).add_(self._log_prior)
+        return self._logits(rows).mul_(self._scale).add_(self._log_prior)
 
     def _distances(self, rows: Tensor, places: Tensor) -> Tensor:
         found = ops.distances(rows, places, self._distance, self._temperature)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -80,7 +80,19 @@ class PredictingMixin:
         """
         return self._inference(X).probabilities()
 
-    def top_k(self, X: Any, k: int = 5) -> tuple[Array, Array]:
+    @overload
+    def top_k(
+        self, X: Any, k: int = 5, *, return_distance: Literal[False] = False
+    ) -> tuple[Array, Array]: ...
+
+    @overload
+    def top_k(
+        self, X: Any, k: int = 5, *, return_distance: Literal[True]
+    ) -> tuple[Array, Array, Array]: ...
+
+    def top_k(
+        self, X: Any, k: int = 5, *, return_distance: bool = False
+    ) -> tuple[Array, Array] | tuple[Array, Array, Array]:
         """Give the k most likely labels of each row, likeliest first.
 
         Parameters
@@ -89,17 +101,21 @@ class PredictingMixin:
             Feature rows.
         k : int, default=5
             How many; all of them where there are fewer classes.
+        return_distance : bool, default=False
+            Whether to give the distances from their prototypes too.
 
         Returns
         -------
-        labels, probabilities : ndarray of shape (n_samples, k)
-            What they are, and how likely.
+        labels, probabilities[, distances] : ndarray of shape (n_samples, k)
+            What they are, how likely, and how far.
         """
         if not (isinstance(k, (int, np.integer)) and k >= 1):
             raise ValueError(f"k={k!r} is not valid; expected a whole number of at least 1.")
         inference = self._inference(X)
         k = min(int(k), len(self.classes_))
-        codes, probabilities = inference.top_k(k)
+        codes, probabilities, distances = inference.top_k(k)
+        if return_distance:
+            return self.classes_[codes], probabilities, distances
         return self.classes_[codes], probabilities
 
     def distances(self, X: Any) -> Array:

@@ -1,0 +1,74 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from protail import __version__
+from protail.cli.add_class import add_class
+from protail.cli.compare import compare
+from protail.cli.doctor import doctor
+from protail.cli.evaluate import evaluate
+from protail.cli.fit import fit
+from protail.cli.predict import predict
+from protail.cli.quickstart import quickstart
+
+app = typer.Typer(
+    name="protail",
+    help="Classifiers that are fair to rare classes: learn, judge and use prototypes.",
+    epilog="Start with: protail quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_EXAMPLES: dict[Callable[..., None], str] = {
+    fit: "protail fit features.npz -o model",
+    predict: "protail predict model new.npz -o predictions.csv --top-k 3",
+    evaluate: "protail evaluate model test.npz",
+    compare: "protail compare model-a model-b test.npz",
+    add_class: "protail add-class model lynx lynx.npz --check test.npz",
+    doctor: "protail doctor",
+    quickstart: "protail quickstart -o first-model",
+}
+for _function, _example in _EXAMPLES.items():
+    app.command(epilog=f"Example: {_example}")(_function)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"protail {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options that stand before any command."""
+
+
+def main() -> None:
+    """Run the command line.
+
+    Examples
+    --------
+    >>> import sys
+    >>> from protail.cli import main
+    >>> sys.argv = ["protail", "--version"]
+    >>> try:
+    ...     main()
+    ... except SystemExit as end:
+    ...     print("exit code", end.code)
+    protail 0.1.0
+    exit code 0
+    """
+    app()

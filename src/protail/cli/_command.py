@@ -1,0 +1,138 @@
+"""What every command has in common: how it speaks, and how it ends."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+# Exit codes. 2 is also what typer gives for options it does not know.
+UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
+
+ModelFolder = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
+FeaturesKey = Annotated[
+    str | None, typer.Option("--features", metavar="NAME", help="Array or column with the rows.")
+]
+LabelsKey = Annotated[
+    str | None, typer.Option("--labels", metavar="NAME", help="Array or column with the labels.")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+
+
+class Voice:
+    """Say things to people, or one JSON object to a program.
+
+    Parameters
+    ----------
+    as_json : bool
+        Whether a program listens.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a person sees progress: a terminal, and no JSON asked for."""
+        return not self.as_json and sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        """Tell what is going on, on standard error."""
+        if not self.as_json:
+            console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, thing: RenderableType) -> None:
+        """Show a result, on standard output; tables as Markdown where there is no terminal."""
+        from rich import box
+        from rich.table import Table
+
+        if self.as_json:
+            return
+        if isinstance(thing, Table) and not sys.stdout.isatty():
+            thing.box, thing.caption = box.MARKDOWN, None
+        console().print(thing, markup=False, highlight=False)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Give the result as JSON where that was asked for."""
+        if self.as_json:
+            print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make a console that fits a terminal, or is wide and plain where there is none."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 120)
+
+
+def command(function: Command) -> Command:
+    """Make a function a command: errors become one line and an exit code.
+
+    The function takes ``debug`` among its arguments.
+    """
+
+    @functools.wraps(function)
+    def guarded(**arguments: Any) -> None:
+        if arguments["debug"]:
+            function(**arguments)
+            return
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                function(**arguments)
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            _stop("stopped.", INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read our output has gone (as with `| head`): nobody is left to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception as error:
+            _stop(*_in_words(error, f"protail {function.__name__.replace('_', '-')}"))
+
+    # typer reads the options out of the annotations, which are text until evaluated.
+    guarded.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    return guarded  # type: ignore[return-value]
+
+
+def _in_words(error: Exception, name: str) -> tuple[str, int]:
+    from protail._files import OutputError
+
+    if isinstance(error, OutputError):
+        return f"{name}: {error.strerror}", NOT_WRITTEN
+    if isinstance(error, (ValueError, ImportError, FileNotFoundError)):
+        return f"{name}: {error}", BAD_INPUT
+    if isinstance(error, MemoryError):
+        return f"{name}: out of memory. Use a smaller file, or a machine with more.", UNEXPECTED
+    return (
+        f"{name}: unexpected {type(error).__name__}: {error}. This is a fault of protail: please "
+        "report it with the output of the same command and --debug.",
+        UNEXPECTED,
+    )
+
+
+def _stop(text: str, code: int) -> NoReturn:
+    print(" ".join(text.split()), file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"Note: {' '.join(str(message).split())}", file=sys.stderr)

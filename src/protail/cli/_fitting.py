@@ -1,0 +1,235 @@
+"""From a file to a judged, saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from protail.cli._command import Voice
+from protail.cli._judging import judge
+from protail.cli._sources import Array, Model, ask, open_sources
+
+if TYPE_CHECKING:
+    from protail import Evaluation, PrototypeClassifier
+    from protail.data.features import Scan
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows to learn from, those that are not finite left out.
+
+    Attributes
+    ----------
+    path : Path
+        Where they came from.
+    rows, labels : ndarray
+        What they are.
+    duplicate_of : ndarray of int
+        The first row that is the same.
+    names : list of str or None
+        Columns, where the file names them.
+    found : dict
+        What was found in the file, for machines.
+    """
+
+    path: Path
+    rows: Array
+    labels: Array
+    duplicate_of: Array
+    names: list[str] | None
+    found: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A classifier and, where there were rows for it, how good it is.
+
+    Attributes
+    ----------
+    classifier : PrototypeClassifier
+        Fitted on all rows.
+    names : list of str or None
+        Columns, where the file names them.
+    evaluation : Evaluation or None
+        Scores of the same settings, on rows that had no part in learning.
+    judged_on : str
+        Which rows these were.
+    """
+
+    classifier: PrototypeClassifier
+    names: list[str] | None
+    evaluation: Evaluation | None
+    judged_on: str
+
+
+def read_training_rows(
+    path: Path, features: str | None, labels: str | None, voice: Voice
+) -> TrainingRows:
+    """Read a file and tell what is in it."""
+    from protail.data.features import open_features, scan, take
+
+    file = open_features(path, features=features, labels=labels, need_labels=True)
+    truth, rows = file.labels(), file.rows()
+    looked = scan(rows, truth)
+    duplicate_of = looked.duplicate_of
+    if looked.n_non_finite:
+        kept = np.flatnonzero(looked.finite)
+        if not len(kept):
+            raise ValueError(
+                f"{path}: every one of {len(rows):,} rows holds NaN or infinity; expected finite "
+                "numbers. Look at what made the features."
+            )
+        # A row is finite exactly where the one it repeats is, so none loses its first.
+        new_place = np.cumsum(looked.finite) - 1
+        rows, truth = take(rows, kept), truth[kept]
+        duplicate_of = new_place[duplicate_of[kept]]
+    found = _found(rows, truth, looked)
+    _tell(voice, path, found, rows, file.names, file.ignored)
+    return TrainingRows(path, rows, truth, duplicate_of, file.names, found)
+
+
+def _found(rows: Array, labels: Array, looked: Scan) -> dict[str, Any]:
+    from protail import ClassProfile
+
+    profile = ClassProfile(np.unique(labels, return_counts=True)[1])
+    return {
+        "rows": len(rows),
+        "width": rows.shape[1],
+        "classes": profile.n_classes,
+        "imbalance": profile.imbalance,
+        "groups": {name: len(group) for name, group in profile.groups().items()},
+        "classes_of_one_row": int((profile.counts == 1).sum()),
+        "non_finite_rows": looked.n_non_finite,
+        "zero_rows": looked.n_zero,
+        "duplicate_rows": looked.n_duplicates,
+        "duplicates_with_another_label": looked.n_conflicts,
+    }
+
+
+def _tell(
+    voice: Voice,
+    path: Path,
+    found: dict[str, Any],
+    rows: Array,
+    names: list[str] | None,
+    ignored: list[str],
+) -> None:
+    groups = found["groups"]
+    voice.say(
+        f"{path}: {found['rows']:,} rows of {found['width']} numbers ({rows.dtype}), "
+        f"{found['classes']:,} classes, imbalance {found['imbalance']:.4g}"
+    )
+    voice.say(
+        f"  many (100 rows or more): {groups['many']:,} classes; medium: {groups['medium']:,}; "
+        f"few (under 20): {groups['few']:,}"
+    )
+    if names is not None:
+        shown = names if len(names) <= 6 else [*names[:3], "...", names[-1]]
+        voice.say(f"  feature columns: {', '.join(shown)}")
+    if ignored:
+        voice.say(f"  columns that are not numbers, ignored: {', '.join(ignored[:6])}")
+    if found["non_finite_rows"]:
+        voice.say(f"  {found['non_finite_rows']:,} more rows hold NaN or infinity: left out")
+    if found["duplicate_rows"]:
+        voice.say(
+            f"  {found['duplicate_rows']:,} rows repeat an earlier one "
+            f"({found['duplicates_with_another_label']:,} with another label): kept, and never "
+            "both learned from and judged on"
+        )
+
+
+def fit_and_judge(
+    data: TrainingRows,
+    settings: dict[str, Any],
+    voice: Voice,
+    *,
+    held_out: float,
+    test: Path | None,
+) -> Fitted:
+    """Judge settings on rows that had no part in learning, then learn from all rows."""
+    from protail import PrototypeClassifier
+    from protail.data.features import split, take
+
+    classifier = PrototypeClassifier(**settings)
+    if test is not None:
+        voice.say(f"Plan: learn from all rows, judge on {test}.")
+        classifier.fit(data.rows, data.labels)
+        model = Model(data.path, classifier, data.names)
+        judged = judge(model, open_sources(model, [test], need_labels=True), voice)
+        return Fitted(classifier, data.names, judged.evaluation, f"{test.name}")
+
+    kept, out = split(data.labels, share=held_out, groups=data.duplicate_of) if held_out else _ALL
+    if not len(out):
+        why = "nothing is held out" if not held_out else "no class has rows to spare"
+        voice.say(f"Plan: learn from all rows; {why}, so nothing is judged.")
+        return Fitted(classifier.fit(data.rows, data.labels), data.names, None, "nothing")
+
+    judged_on = f"{len(out):,} held-out rows ({held_out:.0%} of each class)"
+    alone = data.found["classes_of_one_row"]
+    voice.say(
+        f"Plan: learn from {len(kept):,} rows, judge on {judged_on}, then learn again from all"
+        + (f"; {alone:,} classes have one row and cannot be judged." if alone else ".")
+    )
+    classifier.fit(take(data.rows, kept), data.labels[kept])
+    evaluation = _judge_rows(classifier, data.rows, data.labels, out, data.path)
+    classifier.fit(data.rows, data.labels)
+    return Fitted(classifier, data.names, evaluation, judged_on)
+
+
+_ALL = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _judge_rows(
+    classifier: PrototypeClassifier, rows: Array, labels: Array, index: Array, path: Path
+) -> Evaluation:
+    from protail import Evaluation
+    from protail.data.features import take
+
+    answers = ask(Model(path, classifier, None), take(rows, index))
+    return Evaluation.from_predictions(
+        labels[index],
+        answers.labels[:, 0],
+        classes=classifier.classes_,
+        # Groups by all rows of a class, as the file has them, the held-out ones included.
+        counts=np.unique(labels, return_counts=True)[1],
+        confidence=answers.probabilities[:, 0],
+    )
+
+
+def save_with_picture(
+    fitted: Fitted,
+    output: Path,
+    voice: Voice,
+    *,
+    made_by: str,
+    overwrite: bool,
+    drawn: Mapping[str, Evaluation] | None = None,
+) -> Path | None:
+    """Save the model with its card and a picture of ``drawn``, by default of its classes."""
+    from protail.estimator._saving import PICTURE
+
+    picture = None
+    if fitted.evaluation is not None:
+        from protail.report import accuracy_picture
+
+        try:
+            picture = accuracy_picture(
+                drawn or {"prototypes": fitted.evaluation},
+                title="Accuracy of every class against its size",
+            )
+        except ImportError as error:
+            voice.say(f"No picture: {error}")
+    if fitted.names is not None:
+        fitted.classifier.feature_names_in_ = np.array(fitted.names, dtype=object)
+    fitted.classifier.save(
+        output,
+        overwrite=overwrite,
+        evaluation=fitted.evaluation,
+        about=f"Made by {made_by}; judged on {fitted.judged_on}.",
+        picture=picture,
+    )
+    return None if picture is None else output / PICTURE

@@ -1,0 +1,93 @@
+"""What a model says about labelled files, beside what is true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from protail.cli._command import Voice
+from protail.cli._progress import row_progress
+from protail.cli._sources import Array, Model, Source, ask, labels_for
+
+if TYPE_CHECKING:
+    from protail import Evaluation
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions of labelled rows; rows that are not finite are left out.
+
+    Attributes
+    ----------
+    truth, predicted, confidence, novelty : ndarray of shape (n_rows,)
+        What is true, what the model says, how sure it is, how strange the row looks.
+    n_non_finite : int
+        Rows left out.
+    evaluation : Evaluation
+        What follows.
+    """
+
+    truth: Array
+    predicted: Array
+    confidence: Array
+    novelty: Array
+    n_non_finite: int
+    evaluation: Evaluation
+
+
+def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
+    """Predict the rows of labelled files and evaluate the predictions.
+
+    Parameters
+    ----------
+    model : Model
+        Whom to judge.
+    sources : sequence of Source
+        Files with labels.
+    voice : Voice
+        Who tells the progress.
+
+    Returns
+    -------
+    Judged
+        Predictions and evaluation.
+    """
+    from protail import Evaluation
+
+    classifier = model.classifier
+    parts: list[tuple[Array, ...]] = []
+    n_rows = 0
+    with row_progress(voice, sum(source.file.n_rows for source in sources)) as progress:
+        for source in sources:
+            labels = labels_for(classifier.classes_, source.file.labels(), source.file.path)
+            start = 0
+            for block in source.blocks():
+                answers = ask(model, block)
+                truth = labels[start : start + len(block)][answers.answered]
+                parts.append(
+                    (truth, answers.labels[:, 0], answers.probabilities[:, 0], answers.novelty)
+                )
+                start += len(block)
+                progress(len(block))
+            n_rows += start
+    truth, predicted, confidence, novelty = map(np.concatenate, zip(*parts, strict=True))
+    n_non_finite = n_rows - len(truth)
+    if not len(truth):
+        raise ValueError(
+            f"all {n_rows:,} rows hold NaN or infinity; expected finite numbers. Look at what made "
+            "the features."
+        )
+    if n_non_finite:
+        voice.say(f"{n_non_finite:,} rows hold NaN or infinity: left out.")
+    evaluation = Evaluation.from_predictions(
+        truth,
+        predicted,
+        classes=classifier.classes_,
+        counts=classifier.class_counts_,
+        confidence=confidence,
+        novelty=novelty,
+    )
+    return Judged(truth, predicted, confidence, novelty, n_non_finite, evaluation)

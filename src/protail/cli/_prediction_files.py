@@ -1,0 +1,192 @@
+"""Predictions as csv, jsonl or parquet: pieces written one by one, then put together."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protail._messages import unknown_name
+
+if TYPE_CHECKING:
+    from protail.cli._sources import Answers
+
+
+Array = NDArray[Any]
+
+
+class Format(ABC):
+    """One way to write predictions.
+
+    Parameters
+    ----------
+    k : int
+        Classes named for each row.
+    label_dtype : dtype
+        What labels are.
+    """
+
+    def __init__(self, k: int, label_dtype: np.dtype[Any]) -> None:
+        self.k = k
+        self.label_dtype = label_dtype
+
+    @abstractmethod
+    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+        """Write the predictions of one block of rows."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[Path], path: Path) -> None:
+        """Make one file of the pieces."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Name what stands in a row: the likeliest class first, without a number."""
+        names = ["file", "row", "label", "probability", "distance", "novelty"]
+        for place in range(2, self.k + 1):
+            names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
+        return names
+
+    def values(self, source: str, first_row: int, answers: Answers) -> list[list[Any]]:
+        """Give the columns of one block; None where a row has no prediction."""
+        answered = answers.answered
+        columns: list[list[Any]] = [
+            [source] * len(answered),
+            list(range(first_row, first_row + len(answered))),
+        ]
+        for place in range(self.k):
+            columns.append(_spread(answers.labels[:, place], answered))
+            columns.append(_spread(_numbers(answers.probabilities[:, place]), answered))
+            columns.append(_spread(_numbers(answers.distances[:, place]), answered))
+            if place == 0:
+                columns.append(_spread(_numbers(answers.novelty), answered))
+        return columns
+
+
+def _numbers(values: Array) -> Array:
+    """Round to what a float32 knows; None for the distance from a class without rows."""
+    numbers: Array = values.astype(np.float64).round(9)
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        numbers = numbers.astype(object)
+        numbers[~finite] = None
+    return numbers
+
+
+def _spread(values: Array, answered: NDArray[np.bool_]) -> list[Any]:
+    if answered.all():
+        return list(values.tolist())
+    out = np.full(len(answered), None, dtype=object)
+    out[answered] = values.tolist()
+    return list(out)
+
+
+class _Text(Format):
+    """Pieces of text, one after the other."""
+
+    def join(self, parts: Sequence[Path], path: Path) -> None:
+        with path.open("wb") as whole:
+            whole.write(self.header())
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, whole, 2**20)
+
+    def header(self) -> bytes:
+        return b""
+
+
+class _Csv(_Text):
+    def header(self) -> bytes:
+        return (",".join(self.columns) + "\n").encode()
+
+    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+        with path.open("w", newline="", encoding="utf-8") as piece:
+            writer = csv.writer(piece, lineterminator="\n")
+            writer.writerows(zip(*self.values(source, first_row, answers), strict=True))
+
+
+class _JsonLines(_Text):
+    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+        columns = self.values(source, first_row, answers)
+        with path.open("w", encoding="utf-8") as piece:
+            piece.writelines(self._lines(columns))
+
+    def _lines(self, columns: list[list[Any]]) -> Iterator[str]:
+        names = self.columns
+        for row in zip(*columns, strict=True):
+            record = dict(zip(names, row, strict=True))
+            yield json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class _Parquet(Format):
+    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = self.values(source, first_row, answers)
+        arrays = [
+            pa.array(column, type=field.type)
+            for column, field in zip(columns, self._schema, strict=True)
+        ]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=self._schema), path)
+
+    def join(self, parts: Sequence[Path], path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetWriter(path, self._schema) as whole:
+            for part in parts:
+                whole.write_table(pq.read_table(part))
+
+    @property
+    def _schema(self) -> Any:
+        import pyarrow as pa
+
+        kinds = {"file": pa.string(), "row": pa.int64()}
+        text = self.label_dtype.kind in "UO"
+        label = pa.string() if text else pa.from_numpy_dtype(self.label_dtype)
+        return pa.schema(
+            [
+                (name, kinds.get(name, label if name.startswith("label") else pa.float64()))
+                for name in self.columns
+            ]
+        )
+
+
+_FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
+
+
+def find_format(output: Path, k: int, label_dtype: np.dtype[Any]) -> Format:
+    """Choose how to write by the suffix of a file.
+
+    Parameters
+    ----------
+    output : Path
+        The file to write.
+    k : int
+        Classes named for each row.
+    label_dtype : dtype
+        What labels are.
+
+    Returns
+    -------
+    Format
+        Who writes it.
+    """
+    suffix = output.suffix.lower()
+    if suffix not in _FORMATS:
+        raise ValueError(unknown_name("suffix of --output", suffix, _FORMATS))
+    if suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"{output} needs pyarrow, which is not installed: pip install 'protail[tables]' "
+                "or choose .csv or .jsonl."
+            ) from error
+    return _FORMATS[suffix](k, label_dtype)

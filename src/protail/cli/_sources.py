@@ -1,0 +1,202 @@
+"""Feature files as a given model reads them, and what the model says about their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from protail import PrototypeClassifier
+    from protail.data.features import FeatureFile
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded classifier and the names of its feature columns, where it has them.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it came from.
+    classifier : PrototypeClassifier
+        What it holds; its rows are plain arrays.
+    names : list of str or None
+        Columns in the order the classifier takes them.
+    """
+
+    folder: Path
+    classifier: PrototypeClassifier
+    names: list[str] | None
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "auto") -> Model:
+        """Load a model folder."""
+        from protail import PrototypeClassifier
+
+        classifier = PrototypeClassifier.load(folder, device=device)
+        # Commands hand over arrays with the columns already in order, which carry no names.
+        names = None
+        if hasattr(classifier, "feature_names_in_"):
+            names = [str(name) for name in classifier.feature_names_in_]
+            del classifier.feature_names_in_
+        return cls(folder, classifier, names)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of one file, columns in the order a model takes them.
+
+    Attributes
+    ----------
+    file : FeatureFile
+        Where the rows lie.
+    order : ndarray of int or None
+        Which columns to take; None takes them as they come.
+    """
+
+    file: FeatureFile
+    order: Array | None
+
+    def blocks(self, start: int = 0) -> Iterator[Array]:
+        """Give consecutive blocks of rows from row ``start`` on."""
+        for block in self.file.blocks(start):
+            yield block if self.order is None else block[:, self.order]
+
+
+def open_sources(
+    model: Model,
+    paths: Sequence[Path],
+    features: str | None = None,
+    labels: str | None = None,
+    *,
+    need_labels: bool = False,
+) -> list[Source]:
+    """Open files for a model; each must have the columns it takes.
+
+    Parameters
+    ----------
+    model : Model
+        Who is to read them.
+    paths : sequence of Path
+        The files.
+    features, labels : str or None
+        The names of arrays or columns; None finds them.
+    need_labels : bool
+        Whether a file without labels is an error.
+
+    Returns
+    -------
+    list of Source
+        One a file, in the same order.
+    """
+    from protail.data.features import open_features
+
+    files = [
+        open_features(path, features=features, labels=labels, need_labels=need_labels)
+        for path in paths
+    ]
+    return [Source(file, _column_order(model, file)) for file in files]
+
+
+def _column_order(model: Model, file: FeatureFile) -> Array | None:
+    if model.names is not None and file.names is not None:
+        places = {name: place for place, name in enumerate(file.names)}
+        if missing := [name for name in model.names if name not in places]:
+            raise ValueError(
+                f"{file.path} lacks {len(missing)} of the {len(model.names)} columns that "
+                f"{model.folder} was fitted on (first: {missing[:3]}); expected all of them. "
+                "Name them as in the training file."
+            )
+        return np.array([places[name] for name in model.names])
+    width = model.classifier.n_features_in_
+    if file.width != width:
+        raise ValueError(
+            f"{file.path} has rows of {file.width} numbers; {model.folder} was fitted on rows of "
+            f"{width}. Give features of the same backbone."
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says about a block of rows; rows that are not finite have no answer.
+
+    Attributes
+    ----------
+    answered : ndarray of bool, shape (n_rows,)
+        Which rows have an answer: the finite ones.
+    labels, probabilities, distances : ndarray of shape (n_answered, k)
+        The likeliest classes of each, likeliest first.
+    novelty : ndarray of shape (n_answered,)
+        How little each looks like any class.
+    """
+
+    answered: NDArray[np.bool_]
+    labels: Array
+    probabilities: Array
+    distances: Array
+    novelty: Array
+
+
+def ask(model: Model, rows: Array, k: int = 1) -> Answers:
+    """Ask a model about a block of rows.
+
+    Parameters
+    ----------
+    model : Model
+        Whom to ask.
+    rows : ndarray of shape (n_rows, n_features)
+        What to ask about.
+    k : int
+        How many classes to name.
+
+    Returns
+    -------
+    Answers
+        What it says.
+    """
+    answered: NDArray[np.bool_] = np.isfinite(rows).all(axis=1)  # type: ignore[assignment]
+    finite = rows if answered.all() else rows[answered]
+    classifier = model.classifier
+    if not len(finite):
+        k = min(k, len(classifier.classes_))
+        nothing = np.empty((0, k), classifier.prototypes_.dtype)
+        labels = np.empty((0, k), classifier.classes_.dtype)
+        return Answers(answered, labels, nothing, nothing, nothing[:, 0])
+    labels, probabilities, distances = classifier.top_k(finite, k, return_distance=True)
+    return Answers(answered, labels, probabilities, distances, classifier.novelty_score(finite))
+
+
+def labels_for(classes: Array, labels: Array, path: Path) -> Array:
+    """Give labels in the kind of the model's, so that the two can be compared.
+
+    Parameters
+    ----------
+    classes : ndarray
+        The labels a model knows.
+    labels : ndarray
+        Labels out of a file.
+    path : Path
+        That file.
+
+    Returns
+    -------
+    ndarray
+        The same labels; numbers are written out where the model's classes are text.
+    """
+    text = classes.dtype.kind in "UO"
+    if text and labels.dtype.kind != "U":
+        return labels.astype(str)
+    if not text and labels.dtype.kind == "U":
+        raise ValueError(
+            f"{path} has text labels (first: {labels.tolist()[:3]}); the model's classes are "
+            f"numbers (first: {classes.tolist()[:3]}). Give the labels it was fitted with."
+        )
+    return labels

@@ -1,0 +1,186 @@
+"""``protail add-class``: one more class from a few rows, and what that does to the others."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from protail.cli._command import (
+    Debug,
+    Device,
+    FeaturesKey,
+    Json,
+    LabelsKey,
+    ModelFolder,
+    Overwrite,
+    Voice,
+)
+from protail.cli._command import command as _command
+
+if TYPE_CHECKING:
+    from protail import PrototypeClassifier
+    from protail.cli._judging import Judged
+    from protail.cli._sources import Model, Source
+
+Name = Annotated[str, typer.Argument(help="What to call the class.", show_default=False)]
+Files = Annotated[list[Path], typer.Argument(help="Files with its rows.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write here, not back to MODEL.")
+]
+Check = Annotated[
+    Path | None, typer.Option(help="Labelled file: how do the other classes fare on it?")
+]
+
+_NEIGHBOURS = 5
+
+
+@_command
+def add_class(
+    model: ModelFolder,
+    name: Name,
+    files: Files,
+    output: Output = None,
+    check: Check = None,
+    features: FeaturesKey = None,
+    labels: LabelsKey = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Add a class from a few rows; the other prototypes stay.
+
+    Tells which classes are nearest to the new one and, with --check, which rows it takes
+    from them. All rows of FILES belong to the class; labels in them are not read.
+    """
+    from protail.cli._judging import judge
+    from protail.cli._sources import Model, open_sources
+    from protail.estimator._saving import check_replaceable
+
+    voice = Voice(as_json)
+    target = output or model
+    if output is not None:
+        check_replaceable(output, overwrite=overwrite)
+    before = Model.load(model, device)
+    rows = _read_rows(open_sources(before, files, features), voice)
+    label = _label_for(before.classifier.classes_, name)
+    after = Model(model, copy.deepcopy(before.classifier), before.names)
+    after.classifier.add_classes(rows, np.full(len(rows), label))
+    result: dict[str, Any] = {
+        "class": label,
+        "rows": len(rows),
+        "nearest": _nearest(after.classifier, label),
+    }
+    voice.say(f"{name!r} added from {len(rows):,} rows; the other prototypes did not move.")
+    near = ", ".join(f"{item['label']} ({item['distance']:.3g})" for item in result["nearest"])
+    voice.say(f"Nearest classes, with the distance between prototypes: {near}")
+    if check is not None:
+        checked = [
+            judge(m, open_sources(m, [check], features, labels, need_labels=True), voice)
+            for m in (before, after)
+        ]
+        result["check"] = _effect(checked[0], checked[1], label, voice)
+    remark = f"Class {name!r} was added from {len(rows)} rows."
+    _save(after, target, remark, overwrite=overwrite or output is None)
+    voice.say(f"Model: {target}")
+    voice.finish({**result, "model": str(target)})
+
+
+def _read_rows(sources: list[Source], voice: Voice) -> NDArray[Any]:
+    rows = np.concatenate([block for source in sources for block in source.blocks()])
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.any():
+        raise ValueError(
+            f"all {len(rows):,} rows hold NaN or infinity; expected finite numbers. Look at what "
+            "made the features."
+        )
+    if not finite.all():
+        voice.say(f"{int((~finite).sum()):,} rows hold NaN or infinity: left out.")
+    kept: NDArray[Any] = rows[finite]
+    return kept
+
+
+def _label_for(classes: NDArray[Any], name: str) -> Any:
+    if classes.dtype.kind in "UO":
+        return name
+    try:
+        return classes.dtype.type(name)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{name!r} is no name for a class here: the model's classes are numbers "
+            f"({classes.dtype}; first: {classes.tolist()[:3]}). Give a number."
+        ) from None
+
+
+def _nearest(classifier: PrototypeClassifier, label: Any) -> list[dict[str, Any]]:
+    """Name the classes whose prototypes are nearest to the new one."""
+    import torch
+
+    from protail import ops
+
+    new = int(np.flatnonzero(classifier.classes_ == label)[0])
+    places = torch.from_numpy(classifier.prototypes_)
+    temperature = classifier.temperature_
+    distances = ops.distances(
+        places[new : new + 1],
+        places,
+        classifier.distance,
+        None if temperature is None else torch.from_numpy(temperature),
+    )[0].numpy()
+    distances[new] = np.inf
+    distances[classifier.class_counts_ == 0] = np.inf
+    order = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
+    return [
+        {"label": classifier.classes_[c].item(), "distance": float(distances[c])}
+        for c in order
+        if np.isfinite(distances[c])
+    ]
+
+
+def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str, Any]:
+    """Count the rows that changed hands and tell whose they were."""
+    old = before.truth != label
+    taken = old & (after.predicted == label)
+    spoilt = taken & (before.predicted == before.truth)
+    losers, losses = np.unique(before.truth[spoilt], return_counts=True)
+    order = np.argsort(-losses, kind="stable")[:_NEIGHBOURS]
+    worst = [{"label": losers[i].item(), "rows": int(losses[i])} for i in order]
+    effect = {
+        "rows_of_other_classes": int(old.sum()),
+        "rows_taken": int(taken.sum()),
+        "rows_spoilt": int(spoilt.sum()),
+        "most_from": worst,
+        "rows_of_the_class": int((~old).sum()),
+        "rows_of_the_class_found": int((after.predicted[~old] == label).sum()),
+    }
+    voice.say(
+        f"Of {effect['rows_of_other_classes']:,} rows of other classes it takes "
+        f"{effect['rows_taken']:,}, {effect['rows_spoilt']:,} of which were right before."
+    )
+    if worst:
+        voice.say("Most from: " + ", ".join(f"{w['label']} ({w['rows']})" for w in worst))
+    if effect["rows_of_the_class"]:
+        voice.say(
+            f"Of its own {effect['rows_of_the_class']:,} rows it finds "
+            f"{effect['rows_of_the_class_found']:,}."
+        )
+    from protail.evaluation import results_table
+
+    voice.show(results_table({"before": before.evaluation, "after": after.evaluation}))
+    return effect
+
+
+def _save(model: Model, target: Path, remark: str, *, overwrite: bool) -> None:
+    about = json.loads((model.folder / "model.json").read_text(encoding="utf-8")).get("about")
+    if model.names is not None:
+        model.classifier.feature_names_in_ = np.array(model.names, dtype=object)
+    # Scores and picture were those of the model without this class: they do not go along.
+    model.classifier.save(
+        target, overwrite=overwrite, about=" ".join(filter(None, [about, remark]))
+    )

@@ -1,0 +1,69 @@
+"""``protail compare``: which of two models is better on the same rows, and how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Voice
+from protail.cli._command import command as _command
+from protail.cli.evaluate import LabelledFiles
+
+if TYPE_CHECKING:
+    from protail import PrototypeClassifier
+
+First = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
+Second = Annotated[Path, typer.Argument(help="The other one.", show_default=False)]
+
+
+@_command
+def compare(
+    first: First,
+    second: Second,
+    files: LabelledFiles,
+    features: FeaturesKey = None,
+    labels: LabelsKey = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare two models on the same labelled rows.
+
+    The 95 % intervals come from resampling rows, both models together. Groups follow the
+    training counts of the first model.
+    """
+    from protail import Comparison
+    from protail.cli._judging import judge
+    from protail.cli._sources import Model, open_sources
+
+    voice = Voice(as_json)
+    models = [Model.load(folder, device) for folder in (first, second)]
+    judged = [
+        judge(model, open_sources(model, files, features, labels, need_labels=True), voice)
+        for model in models
+    ]
+    classes, counts = _all_classes(models[1].classifier, models[0].classifier)
+    comparison = Comparison.from_predictions(
+        judged[0].truth, judged[0].predicted, judged[1].predicted, classes=classes, counts=counts
+    )
+    voice.show(comparison.table(str(first), str(second)))
+    voice.finish({"first": str(first), "second": str(second), **comparison.to_dict()})
+
+
+def _all_classes(
+    other: PrototypeClassifier, leading: PrototypeClassifier
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Give the classes that either knows; where both do, the counts of the leading one."""
+    if (leading.classes_.dtype.kind in "UO") != (other.classes_.dtype.kind in "UO"):
+        raise ValueError(
+            f"one model's classes are {leading.classes_.dtype}, the other's "
+            f"{other.classes_.dtype}; expected models fitted with the same kind of labels."
+        )
+    counts = dict(zip(other.classes_.tolist(), other.class_counts_.tolist(), strict=True))
+    counts.update(zip(leading.classes_.tolist(), leading.class_counts_.tolist(), strict=True))
+    classes = sorted(counts)
+    return np.array(classes), np.array([counts[label] for label in classes])

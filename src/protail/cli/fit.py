@@ -1,0 +1,115 @@
+"""``protail fit``: prototypes from a file of features and labels."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Overwrite, Voice
+from protail.cli._command import command as _command
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Features and labels: npz, safetensors, parquet, csv.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", help="Model folder to write.", show_default=False)
+]
+HeldOut = Annotated[
+    float, typer.Option(min=0, max=0.9, help="Share of each class to judge on; 0 judges nothing.")
+]
+Test = Annotated[
+    Path | None, typer.Option(help="Labelled file to judge on, instead of a held-out part.")
+]
+Distance = Annotated[str, typer.Option(help="euclidean, sqeuclidean or cosine.")]
+Temperature = Annotated[str, typer.Option(help="none, channel, class or dense.")]
+Adjustment = Annotated[
+    str, typer.Option(metavar="NUMBER", help="Tau, the margin for rare classes.")
+]
+Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
+Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
+Prior = Annotated[str, typer.Option(help="Mix of classes in use: uniform or train.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same bits.")]
+
+
+@_command
+def fit(
+    file: File,
+    output: Output,
+    features: FeaturesKey = None,
+    labels: LabelsKey = None,
+    held_out: HeldOut = 0.2,
+    test: Test = None,
+    distance: Distance = "euclidean",
+    temperature: Temperature = "none",
+    logit_adjustment: Adjustment = "auto",
+    normalize: Normalize = "auto",
+    epochs: Epochs = "auto",
+    prior: Prior = "uniform",
+    seed: Seed = 0,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Learn a prototype of each class and save the model.
+
+    It is judged on a held-out part first; the saved one has then learned from all rows.
+    """
+    from protail.cli._fitting import fit_and_judge, read_training_rows, save_with_picture
+    from protail.cli.evaluate import show_evaluation
+    from protail.estimator._saving import check_replaceable
+
+    voice = Voice(as_json)
+    check_replaceable(output, overwrite=overwrite)
+    settings = {
+        "distance": distance,
+        "temperature": _text_or_none(temperature),
+        "logit_adjustment": _number("logit-adjustment", logit_adjustment),
+        "normalize": _number("normalize", normalize, none=True),
+        "epochs": _number("epochs", epochs, whole=True),
+        "prior": prior,
+        "random_state": seed,
+        "device": device,
+        "verbose": voice.is_watched,
+    }
+    begin = time.perf_counter()
+    rows = read_training_rows(file, features, labels, voice)
+    fitted = fit_and_judge(rows, settings, voice, held_out=held_out, test=test)
+    if fitted.evaluation is not None:
+        show_evaluation(voice, fitted.evaluation, "prototypes")
+    picture = save_with_picture(fitted, output, voice, made_by="protail fit", overwrite=overwrite)
+    voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
+    voice.finish(
+        {
+            "model": str(output),
+            "picture": None if picture is None else str(picture),
+            "found": rows.found,
+            "judged_on": fitted.judged_on,
+            "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
+            "choices": fitted.classifier.choices_,
+            "seconds": round(time.perf_counter() - begin, 3),
+        }
+    )
+
+
+def _text_or_none(text: str) -> str | None:
+    return None if text.lower() == "none" else text
+
+
+def _number(name: str, text: str, *, none: bool = False, whole: bool = False) -> Any:
+    if text == "auto" or (none and text.lower() == "none"):
+        return _text_or_none(text)
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        words = "auto or none" if none else "auto"
+        kind = "whole number" if whole else "number"
+        raise ValueError(f"--{name} {text!r} is not valid; expected a {kind}, {words}.") from None

@@ -1,0 +1,77 @@
+"""``protail predict``: what a model says about each row of any number of files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protail.cli._command import Debug, Device, FeaturesKey, Json, ModelFolder, Overwrite, Voice
+from protail.cli._command import command as _command
+
+Files = Annotated[list[Path], typer.Argument(help="Files with features.", show_default=False)]
+Output = Annotated[
+    Path,
+    typer.Option("-o", "--output", help="A .csv, .jsonl or .parquet file.", show_default=False),
+]
+TopK = Annotated[int, typer.Option("-k", "--top-k", min=1, help="Classes to name for each row.")]
+
+
+@_command
+def predict(
+    model: ModelFolder,
+    files: Files,
+    output: Output,
+    top_k: TopK = 1,
+    features: FeaturesKey = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict the class of each row of any number of files.
+
+    Writes label, probability, distance and novelty. Files of any size are read piece by piece;
+    when stopped, the same command goes on where it was.
+    """
+    from protail.cli._prediction_job import PredictionJob
+    from protail.cli._progress import in_words, row_progress
+    from protail.cli._sources import Model, ask, open_sources
+
+    voice = Voice(as_json)
+    loaded = Model.load(model, device)
+    sources = open_sources(loaded, files, features)
+    job = PredictionJob(output, loaded, [source.file for source in sources], top_k, overwrite)
+    n_rows = sum(source.file.n_rows for source in sources)
+    done = job.n_done
+    if done:
+        voice.say(f"Going on after {done:,} of {n_rows:,} rows ({job.parts} holds them).")
+    begin = time.perf_counter()
+    first_of_file = n_without = 0
+    with job, row_progress(voice, n_rows, done) as progress:
+        for source in sources:
+            end_of_file = first_of_file + source.file.n_rows
+            start = max(job.n_done - first_of_file, 0)
+            if start < source.file.n_rows:
+                for block in source.blocks(start):
+                    answers = ask(loaded, block, top_k)
+                    job.keep(source.file.path, start, answers)
+                    start += len(block)
+                    progress(len(block))
+            first_of_file = end_of_file
+        n_without = job.finish()
+    seconds = time.perf_counter() - begin
+    if n_without:
+        voice.say(f"{n_without:,} rows hold NaN or infinity: they have no prediction.")
+    voice.say(f"{n_rows:,} rows predicted in {in_words(seconds)}: {output}")
+    voice.finish(
+        {
+            "rows": n_rows,
+            "rows_from_earlier_start": done,
+            "rows_without_prediction": n_without,
+            "seconds": round(seconds, 3),
+            "output": str(output),
+        }
+    )

@@ -1,0 +1,290 @@
+"""Two classifiers on the same test rows: who is better, and how sure is that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from protail.evaluation._bootstrap import resampled_differences
+from protail.evaluation._checks import (
+    GROUPS,
+    ClassCodes,
+    class_groups,
+    truth_codes,
+    whole_number,
+)
+from protail.evaluation._tables import comparison_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COMPARED = ("all", "balanced_accuracy", *GROUPS)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Hold one score of two classifiers and how sure their difference is.
+
+    Attributes
+    ----------
+    first, second : float
+        The score of each, from 0 to 1.
+    difference : float
+        Second minus first.
+    low, high : float
+        The bootstrap percentile interval of the difference.
+
+    Examples
+    --------
+    >>> from protail.evaluation import Difference
+    >>> Difference(first=0.50, second=0.53, difference=0.03, low=0.01, high=0.05).verdict
+    'better'
+    """
+
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """What the second is: "better" or "worse" if the interval excludes 0."""
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else "no clear difference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Hold the paired comparison of two classifiers on one test set.
+
+    Made by :meth:`from_predictions`. Rows of a class that is not in ``classes`` are left out of
+    every number but ``n_unseen``.
+
+    Attributes
+    ----------
+    all, balanced_accuracy : Difference
+        As in :class:`Evaluation`.
+    many, medium, few : Difference or None
+        As in :class:`Evaluation`; None where no class of the group has test rows.
+    only_first, only_second : int
+        Rows that only the first, only the second classifier has right.
+    changed : dict of str to dict of str to int
+        The same two numbers for the rows whose true class is in each group.
+    group_classes : dict of str to int
+        How many classes are in each group.
+    n_rows, n_unseen : int
+        Test rows of known and of unseen classes.
+    n_resamples : int
+        How many resamples the intervals come from.
+    confidence_level : float
+        How often such an interval holds the true difference.
+
+    Examples
+    --------
+    >>> from protail.evaluation import Comparison
+    >>> truth = ["cat", "lynx"] * 50
+    >>> comparison = Comparison.from_predictions(
+    ...     truth, ["cat"] * 100, truth, classes=["cat", "lynx"], counts=[500, 5]
+    ... )
+    >>> comparison.few.difference, comparison.few.verdict
+    (1.0, 'better')
+    >>> comparison.many.verdict
+    'no clear difference'
+    """
+
+    all: Difference
+    balanced_accuracy: Difference
+    many: Difference | None
+    medium: Difference | None
+    few: Difference | None
+    only_first: int
+    only_second: int
+    changed: Mapping[str, Mapping[str, int]]
+    group_classes: Mapping[str, int]
+    n_rows: int
+    n_unseen: int
+    n_resamples: int
+    confidence_level: float
+
+    @classmethod
+    def from_predictions(
+        cls,
+        truth: ArrayLike | torch.Tensor,
+        first: ArrayLike | torch.Tensor,
+        second: ArrayLike | torch.Tensor,
+        *,
+        classes: ArrayLike | torch.Tensor,
+        counts: ArrayLike | torch.Tensor,
+        many: int = 100,
+        few: int = 20,
+        n_resamples: int = 2000,
+        confidence_level: float = 0.95,
+        random_state: int | np.random.Generator | None = 0,
+    ) -> Comparison:
+        """Compare the predictions of two classifiers row by row.
+
+        Parameters
+        ----------
+        truth, first, second : array-like, shape (n_samples,)
+            The true label of every test row and what each classifier predicted.
+        classes, counts, many, few
+            As in :meth:`Evaluation.from_predictions`.
+        n_resamples : int
+            How many times the test rows are drawn anew, with replacement.
+        confidence_level : float
+            How often an interval shall hold the true difference, between 0 and 1.
+        random_state : int, Generator or None
+            The seed of the resamples; None takes a new one each time.
+
+        Returns
+        -------
+        Comparison
+            Scores, differences and their intervals.
+
+        Examples
+        --------
+        >>> comparison = Comparison.from_predictions(
+        ...     [0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], classes=[0, 1], counts=[9, 3]
+        ... )
+        >>> comparison.only_first, comparison.only_second, comparison.all.difference
+        (1, 1, 0.0)
+        """
+        n_resamples = whole_number(n_resamples, "n_resamples", least=1)
+        _check_level(confidence_level)
+        codes = ClassCodes(classes)
+        _, group_of = class_groups(counts, codes.labels.size, many, few)
+        y, known = truth_codes(truth, codes)
+        first_right = (codes.known(first, "first", y.size) == y)[known]
+        second_right = (codes.known(second, "second", y.size) == y)[known]
+        # Four cells a class: only the first right, only the second, both, none.
+        cell = np.select(
+            [first_right & ~second_right, ~first_right & second_right, first_right], [0, 1, 2], 3
+        )
+        cells = np.bincount(4 * y[known] + cell, minlength=4 * codes.labels.size).reshape(-1, 4)
+        changed = np.zeros((3, 2), dtype=np.int64)
+        np.add.at(changed, group_of, cells[:, :2])
+        differences = _compare(cells, group_of, n_resamples, confidence_level, random_state)
+        return cls(
+            **differences,
+            only_first=int(cells[:, 0].sum()),
+            only_second=int(cells[:, 1].sum()),
+            changed={
+                group: dict(zip(("only_first", "only_second"), row, strict=True))
+                for group, row in zip(GROUPS, changed.tolist(), strict=True)
+            },
+            group_classes=dict(
+                zip(GROUPS, np.bincount(group_of, minlength=3).tolist(), strict=True)
+            ),
+            n_rows=int(known.sum()),
+            n_unseen=int((~known).sum()),
+            n_resamples=n_resamples,
+            confidence_level=float(confidence_level),
+        )
+
+    @property
+    def differences(self) -> dict[str, Difference | None]:
+        """Every difference under its name, in the order of the table."""
+        return {name: getattr(self, name) for name in _COMPARED}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn the comparison into plain values that strict JSON can hold.
+
+        Returns
+        -------
+        dict
+            Every attribute under its name; a difference is a dict with its verdict.
+
+        Examples
+        --------
+        >>> comparison = Comparison.from_predictions(
+        ...     [0, 1], [0, 0], [0, 1], classes=[0, 1], counts=[9, 3]
+        ... )
+        >>> comparison.to_dict()["all"]["difference"]
+        0.5
+        """
+        record = asdict(self)
+        for name, difference in self.differences.items():
+            if difference is not None:
+                numbers = {
+                    key: None if math.isnan(number) else number
+                    for key, number in record[name].items()
+                }
+                record[name] = numbers | {"verdict": difference.verdict}
+        return record
+
+    def table(self, first_name: str = "first", second_name: str = "second") -> Table:
+        """Make a rich table with one row for each score, in per cent.
+
+        Parameters
+        ----------
+        first_name, second_name : str
+            What the two classifiers are called.
+
+        Returns
+        -------
+        rich.table.Table
+            Print it with :func:`rich.print`.
+
+        Examples
+        --------
+        >>> comparison = Comparison.from_predictions(
+        ...     [0, 1], [0, 0], [0, 1], classes=[0, 1], counts=[9, 3]
+        ... )
+        >>> comparison.table("softmax", "prototypes").row_count  # all, balanced, few
+        3
+        """
+        return comparison_table(self, first_name, second_name)
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+
+def _check_level(confidence_level: float) -> None:
+    if not isinstance(confidence_level, int | float) or not 0 < confidence_level < 1:
+        raise ValueError(
+            f"confidence_level={confidence_level!r}; expected a number between 0 and 1, as 0.95."
+        )
+
+
+def _compare(
+    cells: NDArray[np.int64],
+    group_of: NDArray[np.int64],
+    n_resamples: int,
+    confidence_level: float,
+    random_state: int | np.random.Generator | None,
+) -> dict[str, Any]:
+    tested = cells.sum(axis=1) > 0
+    cells = cells[tested]
+    members = np.column_stack([np.ones(len(cells)), group_of[tested, None] == np.arange(3)])
+    rows = cells.sum(axis=1)
+    # Column 2 counts rows both have right: each model's own are added to it.
+    right = cells[:, :2] + cells[:, 2:3]
+    overall = right.sum(axis=0) / rows.sum()
+    with np.errstate(invalid="ignore"):
+        means = (members.T @ (right / rows[:, None])) / members.sum(axis=0)[:, None]
+    scores = np.vstack([overall, means]).tolist()
+
+    merged = np.column_stack([cells[:, :2], cells[:, 2:].sum(axis=1)])
+    rng = np.random.default_rng(random_state)
+    samples = resampled_differences(merged, members, n_resamples, rng)
+    tail = (1 - confidence_level) / 2
+    return {
+        name: None if math.isnan(one) else Difference(one, two, two - one, *_interval(drawn, tail))
+        for name, (one, two), drawn in zip(_COMPARED, scores, samples.T, strict=True)
+    }
+
+
+def _interval(drawn: NDArray[np.float64], tail: float) -> tuple[float, float]:
+    drawn = drawn[~np.isnan(drawn)]
+    if not drawn.size:
+        return math.nan, math.nan
+    low, high = np.quantile(drawn, [tail, 1 - tail]).tolist()
+    return low, high

@@ -1,0 +1,5 @@
+"""Pictures of results."""
+
+from protail.report.pictures import accuracy_picture
+
+__all__ = ["accuracy_picture"]

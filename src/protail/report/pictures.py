@@ -1,0 +1,151 @@
+"""The accuracy of every class against its size."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from protail.profile import ClassProfile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from protail.evaluation import Evaluation
+
+# Told apart by people who see no red or green, and in print: grey, blue, orange, purple.
+_COLOURS = ("#8c8c8c", "#1f6fb4", "#e08214", "#7b4fa3")
+_NAMED_CLASSES = 20
+
+
+def accuracy_picture(results: Mapping[str, Evaluation], *, title: str | None = None) -> bytes:
+    """Draw the accuracy of every class against its training rows.
+
+    Parameters
+    ----------
+    results : mapping of str to Evaluation
+        What to draw, by name; at most four. The last one is drawn on top.
+    title : str, optional
+        What stands above.
+
+    Returns
+    -------
+    bytes
+        The picture, a PNG file.
+
+    Examples
+    --------
+    >>> from protail import Evaluation
+    >>> from protail.report import accuracy_picture
+    >>> truth, predicted = ["cat", "cat", "lynx"], ["cat", "cat", "cat"]
+    >>> result = Evaluation.from_predictions(
+    ...     truth, predicted, classes=["cat", "lynx"], counts=[120, 3]
+    ... )
+    >>> accuracy_picture({"prototypes": result})[1:4]
+    b'PNG'
+    """
+    if not 1 <= len(results) <= len(_COLOURS):
+        raise ValueError(
+            f"results has {len(results)} entries; expected 1 to {len(_COLOURS)}, so that colours "
+            "can be told apart. Draw fewer at once."
+        )
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
+        ) from error
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for colour, (name, result) in zip(_colours(len(results)), results.items(), strict=True):
+        _draw(axes, name, result, colour)
+    last = list(results.values())[-1]
+    _draw_groups(axes, last)
+    _name_classes(axes, last)
+    axes.set_xlabel("training rows of the class")
+    axes.set_ylabel("accuracy of the class, %")
+    axes.set_ylim(-4, 104)
+    axes.spines[["top", "right"]].set_visible(False)
+    if title is not None:
+        axes.set_title(title, loc="left", pad=22, parse_math=False)
+    axes.plot([], [], color="#333333", lw=2, label="mean of the group")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, handlelength=1)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _colours(n: int) -> tuple[str, ...]:
+    return _COLOURS[1:2] if n == 1 else _COLOURS[:n]
+
+
+def _draw(axes: Axes, name: str, result: Evaluation, colour: str) -> None:
+    judged = ~np.isnan(result.class_accuracy)
+    axes.scatter(
+        np.maximum(result.counts, 1)[judged],
+        100 * result.class_accuracy[judged],
+        s=22 if judged.sum() <= 200 else 8,
+        color=colour,
+        alpha=0.75,
+        linewidths=0,
+        label=name,
+        clip_on=False,
+    )
+    for group in _groups(result).values():
+        members = group[judged[group]]
+        if len(members):
+            sizes = np.maximum(result.counts[members], 1)
+            mean = 100 * result.class_accuracy[members].mean()
+            axes.hlines(mean, sizes.min() / 1.08, sizes.max() * 1.08, color=colour, lw=2)
+
+
+def _draw_groups(axes: Axes, result: Evaluation) -> None:
+    """Name the groups and mark where one ends."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    sizes = np.maximum(result.counts, 1)
+    axes.set_xscale("log")
+    axes.set_xlim(sizes.min() / 1.3, sizes.max() * 1.3)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    for name, group in _groups(result).items():
+        if len(group):
+            low, high = sizes[group].min(), sizes[group].max()
+            axes.text(
+                np.sqrt(low * high),
+                1.02,
+                f"{name} ({len(group)})",
+                transform=axes.get_xaxis_transform(),
+                ha="center",
+                color="#555555",
+            )
+    for border in (result.few_below, result.many_from):
+        if sizes.min() < border <= sizes.max():
+            axes.axvline(border * 0.97, color="#cccccc", lw=1, ls="--", zorder=0)
+
+
+def _name_classes(axes: Axes, result: Evaluation) -> None:
+    if len(result.classes) > _NAMED_CLASSES:
+        return
+    for label, count, accuracy in zip(
+        result.classes, result.counts, result.class_accuracy, strict=True
+    ):
+        if not np.isnan(accuracy):
+            text = str(label)
+            axes.annotate(
+                text if len(text) <= 20 else text[:19] + "…",
+                (max(count, 1), 100 * accuracy),
+                xytext=(4, 3),
+                textcoords="offset points",
+                fontsize=7,
+                color="#333333",
+                parse_math=False,
+            )
+
+
+def _groups(result: Evaluation) -> dict[str, np.ndarray]:
+    return ClassProfile(result.counts).groups(result.many_from, result.few_below)

@@ -1,0 +1,110 @@
+"""evaluate, compare and add-class."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
+
+from protail import PrototypeClassifier
+from reference.rows import BIRDS, long_tailed_rows
+
+pytestmark = pytest.mark.usefixtures("model")
+
+
+def test_evaluate_agrees_with_scikit_learn(protail, tmp_path):
+    data = np.load(tmp_path / "test.npz")
+    rows, truth = data["X"], data["y"]
+    classifier = PrototypeClassifier.load(tmp_path / "model")
+    predicted = classifier.predict(rows)
+    result = protail("evaluate", "model", "test.npz", "--json").json
+    assert result["all"] == pytest.approx(accuracy_score(truth, predicted))
+    assert result["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
+    ended = protail("evaluate", "model", "test.npz")
+    assert f"{100 * result['all']:.1f}" in ended.out
+    assert "errors of few" in ended.out
+
+
+def test_evaluate_judges_the_novelty_score_on_unknown_classes(protail, write, tmp_path):
+    rows, labels = long_tailed_rows(counts=(10,) * 6, seed=3, names=[*BIRDS, "puffin"])
+    write("strange.npz", rows, labels)
+    classifier = PrototypeClassifier.load(tmp_path / "model")
+    expected = roc_auc_score(labels == "puffin", classifier.novelty_score(rows))
+    ended = protail("evaluate", "model", "strange.npz", "--json")
+    assert ended.json["novelty_auroc"] == pytest.approx(expected)
+    assert "10 rows are of classes the model does not know" in (
+        protail("evaluate", "model", "strange.npz").out
+    )
+
+
+def test_numbers_match_classes_that_are_text(protail, write):
+    rows, codes = long_tailed_rows()
+    write("codes.npz", rows, codes)
+    write("text.npz", rows, codes.astype(str))
+    assert protail("fit", "text.npz", "-o", "text").code == 0
+    assert protail("evaluate", "text", "codes.npz", "--json").json["all"] > 0.9
+    assert protail("fit", "codes.npz", "-o", "codes").code == 0
+    ended = protail("evaluate", "codes", "text.npz")
+    assert ended.code == 2
+    assert "text labels" in ended.last_line
+
+
+def test_a_model_compared_with_itself_is_no_better(protail):
+    ended = protail("compare", "model", "model", "test.npz")
+    assert ended.code == 0
+    assert ended.out.count("no clear difference") >= 3
+
+
+def test_compare_finds_the_better_model(protail, write):
+    rows, labels = long_tailed_rows(names=BIRDS)
+    shuffled = np.random.default_rng(0).permutation(labels)
+    write("wrong.npz", rows, shuffled)
+    assert protail("fit", "wrong.npz", "-o", "worse", "--epochs", "0").code == 0
+    result = protail("compare", "worse", "model", "test.npz", "--json").json
+    assert result["all"]["low"] > 0
+    assert "better" in protail("compare", "worse", "model", "test.npz").out
+
+
+def test_add_class_moves_no_other_and_tells_what_it_took(protail, write, tmp_path):
+    rows, labels = long_tailed_rows(counts=(10,) * 6, seed=3, names=[*BIRDS, "puffin"])
+    write("puffin.npz", rows[-5:])
+    write("check.npz", rows, labels)
+    before = PrototypeClassifier.load(tmp_path / "model")
+    ended = protail("add-class", "model", "puffin", "puffin.npz", "--check", "check.npz")
+    assert ended.code == 0, ended.err
+    assert "'puffin' added from 5 rows" in ended.err
+    assert "Of its own 10 rows it finds" in ended.err
+    after = PrototypeClassifier.load(tmp_path / "model")
+    old = after.classes_ != "puffin"
+    assert np.array_equal(after.prototypes_[old], before.prototypes_)
+    assert after.class_counts_[~old].tolist() == [5]
+    assert "puffin" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_add_class_counts_the_rows_that_change_hands(protail, write, tmp_path):
+    data = np.load(tmp_path / "test.npz")
+    rows, truth = data["X"], data["y"]
+    write("twin.npz", rows[truth == "gull"])
+    before = PrototypeClassifier.load(tmp_path / "model").predict(rows)
+    result = protail(
+        "add-class", "model", "twin", "twin.npz", "--check", "test.npz", "-o", "grown", "--json"
+    ).json
+    after = PrototypeClassifier.load(tmp_path / "grown").predict(rows)
+    assert result["check"]["rows_taken"] == (after == "twin").sum() > 0
+    assert result["check"]["rows_spoilt"] == ((after == "twin") & (before == truth)).sum()
+    assert result["nearest"][0]["label"] == "gull"
+    assert result["check"]["most_from"][0]["label"] == "gull"
+    # The model it came from stays as it was.
+    assert "twin" not in PrototypeClassifier.load(tmp_path / "model").classes_
+
+
+def test_add_class_refuses_a_known_name_and_a_wrong_kind(protail, write):
+    rows, codes = long_tailed_rows()
+    write("some.npz", rows[:3])
+    write("codes.npz", rows, codes)
+    ended = protail("add-class", "model", "gull", "some.npz")
+    assert ended.code == 2
+    assert "knows already" in ended.last_line
+    assert protail("fit", "codes.npz", "-o", "codes").code == 0
+    ended = protail("add-class", "codes", "gull", "some.npz")
+    assert ended.code == 2
+    assert "Give a number" in ended.last_line
+    assert protail("add-class", "codes", "17", "some.npz").code == 0

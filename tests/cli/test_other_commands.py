@@ -1,0 +1,87 @@
+"""quickstart, doctor, help and versions."""
+
+import re
+import time
+
+import pytest
+
+import protail as package
+from protail import PrototypeClassifier
+
+COMMANDS = ["fit", "predict", "evaluate", "compare", "add-class", "doctor", "quickstart"]
+
+
+def test_quickstart_shows_that_prototypes_help_the_rare(protail, tmp_path):
+    begin = time.perf_counter()
+    ended = protail("quickstart", "--json")
+    assert ended.code == 0, ended.err
+    assert time.perf_counter() - begin < 60
+    results = ended.json["results"]
+    assert len(results) == 10
+    assert results["prototypes + LA"]["few"] > results["softmax"]["few"] + 0.1
+    assert results["prototypes + LA"]["all"] > results["nearest class mean"]["all"]
+    assert PrototypeClassifier.load(tmp_path / "protail-quickstart").classes_.tolist() == (
+        list(range(10))
+    )
+    assert (tmp_path / "protail-quickstart" / "accuracy.png").exists()
+    again = protail("quickstart")
+    assert again.code == 3
+    assert "--overwrite" in again.last_line
+
+
+def test_doctor_names_what_is_there(protail):
+    result = protail("doctor", "--json").json
+    assert result["healthy"]
+    versions = {package["name"]: package["version"] for package in result["packages"]}
+    assert versions["torch"]
+    assert result["devices"][0].startswith("cpu")
+
+
+def test_doctor_finds_a_missing_and_a_broken_package(protail, monkeypatch):
+    import importlib
+    from importlib import metadata
+
+    real_version, real_import = metadata.version, importlib.import_module
+
+    def version(name):
+        if name == "pyarrow":
+            raise metadata.PackageNotFoundError(name)
+        return real_version(name)
+
+    def broken(name, *rest):
+        if name == "safetensors":
+            raise RuntimeError("operator does not exist")
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(importlib, "import_module", broken)
+    ended = protail("doctor")
+    assert ended.code == 1
+    assert "pip install 'protail[tables]'" in ended.out
+    assert "operator does not exist" in ended.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen_and_carries_an_example(command, protail):
+    ended = protail(command, "--help")
+    assert ended.code == 0
+    lines = ended.out.rstrip().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert re.search(rf"Example: protail {command}", ended.out)
+
+
+def test_help_names_every_command(protail):
+    ended = protail("--help")
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", ended.out, re.MULTILINE)
+
+
+def test_version(protail):
+    assert protail("--version").out == f"protail {package.__version__}\n"
+
+
+def test_an_unknown_option_is_told_from_bad_input_by_words(protail):
+    ended = protail("fit", "--no-such-option")
+    assert ended.code == 2
+    assert "no-such-option" in ended.err

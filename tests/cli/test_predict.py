@@ -1,0 +1,155 @@
+import csv
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from protail import PrototypeClassifier
+from reference.rows import long_tailed_rows
+
+pytestmark = pytest.mark.usefixtures("model")
+
+
+@pytest.fixture
+def new_rows(write):
+    rows, _ = long_tailed_rows(counts=(9,) * 5, seed=2)
+    write("new.npz", rows)
+    return rows
+
+
+def read(path):
+    if path.suffix == ".csv":
+        return list(csv.DictReader(path.open(newline="", encoding="utf-8")))
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.open(encoding="utf-8")]
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path).to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_every_format_says_what_the_classifier_says(kind, new_rows, protail, tmp_path):
+    ended = protail("predict", "model", "new.npz", "-o", f"out.{kind}", "--top-k", "3")
+    assert ended.code == 0, ended.err
+    classifier = PrototypeClassifier.load(tmp_path / "model")
+    labels, probabilities, distances = classifier.top_k(new_rows, 3, return_distance=True)
+    novelty = classifier.novelty_score(new_rows)
+    records = read(tmp_path / f"out.{kind}")
+    assert len(records) == len(new_rows)
+    for i, record in enumerate(records):
+        assert record["file"] == "new.npz"
+        assert int(record["row"]) == i
+        assert float(record["novelty"]) == pytest.approx(novelty[i], abs=1e-6)
+        for place, suffix in enumerate(["", "_2", "_3"]):
+            assert record[f"label{suffix}"] == labels[i, place]
+            assert float(record[f"probability{suffix}"]) == pytest.approx(
+                probabilities[i, place], abs=1e-6
+            )
+            assert float(record[f"distance{suffix}"]) == pytest.approx(
+                distances[i, place], abs=1e-5
+            )
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("out")) == [f"out.{kind}"]
+
+
+def test_several_files_follow_each_other(new_rows, write, protail, tmp_path):
+    write("more.npz", new_rows[:4])
+    assert protail("predict", "model", "new.npz", "more.npz", "-o", "out.csv").code == 0
+    records = read(tmp_path / "out.csv")
+    assert [r["file"] for r in records] == ["new.npz"] * 45 + ["more.npz"] * 4
+    assert [int(r["row"]) for r in records] == [*range(45), *range(4)]
+    assert [r["label"] for r in records[45:]] == [r["label"] for r in records[:4]]
+
+
+def test_more_classes_than_there_are_names_them_all(new_rows, protail, tmp_path):
+    assert protail("predict", "model", "new.npz", "-o", "out.csv", "-k", "50").code == 0
+    assert "label_5" in read(tmp_path / "out.csv")[0]
+    assert "label_6" not in read(tmp_path / "out.csv")[0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_that_are_not_finite_have_no_prediction(kind, new_rows, write, protail, tmp_path):
+    new_rows[7, 1] = np.nan
+    write("holes.npz", new_rows)
+    ended = protail("predict", "model", "holes.npz", "-o", f"out.{kind}")
+    assert ended.code == 0
+    assert "1 rows hold NaN or infinity" in ended.err
+    records = read(tmp_path / f"out.{kind}")
+    assert not records[7]["label"]
+    assert not records[7]["probability"]
+    assert records[8]["label"]
+
+
+def test_json_tells_what_was_done(new_rows, protail):
+    result = protail("predict", "model", "new.npz", "-o", "out.csv", "--json").json
+    assert result["rows"] == 45
+    assert result["rows_without_prediction"] == 0
+
+
+@pytest.fixture
+def long_file(tmp_path):
+    """Rows enough for twenty blocks."""
+    rows = np.random.default_rng(0).normal(size=(1_300_000, 6)).astype(np.float32)
+    np.savez(tmp_path / "long.npz", X=rows)
+    return rows
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_prediction_goes_on_where_it_was(stop, long_file, process, protail, tmp_path):
+    arguments = ("predict", "model", "long.npz", "-o", "out.csv")
+    running = process(*arguments)
+    parts = tmp_path / "out.csv.parts"
+    deadline = time.monotonic() + 60
+    while len(list(parts.glob("[0-9]*.part"))) < 2:
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    running.send_signal(stop)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL)
+    if stop == signal.SIGINT:
+        assert err.strip().splitlines()[-1] == "stopped."
+    assert not (tmp_path / "out.csv").exists()
+    kept = {part.name: part.stat().st_mtime_ns for part in parts.glob("[0-9]*.part")}
+
+    # Another job does not take them for its own.
+    other = protail(*arguments, "--top-k", "2")
+    assert other.code == 2
+    assert "--overwrite" in other.last_line
+
+    ended = protail(*arguments, "--json")
+    assert ended.code == 0
+    assert ended.json["rows_from_earlier_start"] > 0
+    assert not parts.exists()
+    assert protail("predict", "model", "long.npz", "-o", "whole.csv").code == 0
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert kept
+
+
+def test_pieces_of_a_changed_file_are_not_taken(new_rows, protail, write, tmp_path):
+    parts = tmp_path / "out.csv.parts"
+    parts.mkdir()
+    (parts / "job.json").write_text("{}")
+    ended = protail("predict", "model", "new.npz", "-o", "out.csv")
+    assert ended.code == 2
+    assert "begin anew" in ended.last_line
+    assert protail("predict", "model", "new.npz", "-o", "out.csv", "--overwrite").code == 0
+
+
+def test_a_full_disk_keeps_what_is_done(long_file, process, protail, tmp_path):
+    """A limit on the size of a file stands for the full disk: the system refuses to write."""
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    running = process("predict", "model", "long.npz", "-o", "out.csv", preexec_fn=limit)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 3, err
+    assert "cannot be written" in err.strip().splitlines()[-1]
+    assert not (tmp_path / "out.csv").exists()
+    assert not list(tmp_path.rglob(".*.part"))
+    assert os.path.exists(tmp_path / "model" / "model.json")
