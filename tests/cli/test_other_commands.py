@@ -37,6 +37,21 @@ def test_doctor_names_what_is_there(protail):
     assert result["devices"][0].startswith("cpu")
 
 
+def test_doctor_works_in_a_clone_that_is_not_installed(protail, monkeypatch):
+    from importlib import metadata
+
+    installed = protail("doctor", "--json").json["packages"]
+
+    def requires(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", requires)
+    from_clone = protail("doctor", "--json").json["packages"]
+    assert {(p["name"], p["extra"]) for p in from_clone} == (
+        {(p["name"], p["extra"]) for p in installed}
+    )
+
+
 def test_doctor_finds_a_missing_and_a_broken_package(protail, monkeypatch):
     import importlib
     from importlib import metadata

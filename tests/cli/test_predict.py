@@ -1,8 +1,11 @@
+import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,3 +156,27 @@ def test_a_full_disk_keeps_what_is_done(long_file, process, protail, tmp_path):
     assert not (tmp_path / "out.csv").exists()
     assert not list(tmp_path.rglob(".*.part"))
     assert os.path.exists(tmp_path / "model" / "model.json")
+
+
+@pytest.mark.slow
+def test_a_million_rows_stream_through_little_memory(process, protail, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "wide.npz", X=rng.normal(size=(3000, 512)), y=np.arange(3000) % 300)
+    assert protail("fit", "wide.npz", "-o", "wide", "--epochs", "0", "--held-out", "0").code == 0
+    rows = np.lib.format.open_memmap(
+        tmp_path / "million.npy", "w+", dtype=np.float32, shape=(1_000_000, 512)
+    )
+    for start in range(0, len(rows), 50_000):
+        rows[start : start + 50_000] = rng.standard_normal((50_000, 512), dtype=np.float32)
+    rows.flush()
+    running = process("predict", "wide", "million.npy", "-o", "out.csv")
+    peak = 0
+    while running.poll() is None:
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{running.pid}/status").read_text()
+            peak = max([peak, *map(int, re.findall(r"RssAnon:\s+(\d+)", status))])
+        time.sleep(0.02)
+    _, err = running.communicate()
+    assert running.returncode == 0, err
+    assert "rows to go: about" in err
+    assert 0 < peak < 2**20  # in KiB

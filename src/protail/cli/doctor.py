@@ -7,7 +7,9 @@ import os
 import platform
 import re
 import sys
+import tomllib
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -19,6 +21,7 @@ from protail.cli._command import command as _command
 # Packages whose import name is not the name they are installed by.
 _IMPORT_NAMES = {"scikit-learn": "sklearn", "pillow": "PIL"}
 _NOT_FOR_USERS = {"all", "dev"}
+_CLONE = Path(__file__).parents[3]
 
 
 @_command
@@ -54,13 +57,29 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
 def _requirements() -> list[tuple[str, str | None]]:
     """List the packages protail itself names, with the extra that asks for each."""
     found: list[tuple[str, str | None]] = []
-    for requirement in metadata.requires("protail") or []:
+    for requirement, extra in _stated_requirements():
         name = re.match(r"[A-Za-z0-9_.-]+", requirement)
-        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
-        asked_by = extra.group(1) if extra else None
-        if name and name.group() != "protail" and asked_by not in _NOT_FOR_USERS:
-            found.append((name.group(), asked_by))
+        if name and name.group() != "protail" and extra not in _NOT_FOR_USERS:
+            found.append((name.group(), extra))
     return found
+
+
+def _stated_requirements() -> list[tuple[str, str | None]]:
+    try:
+        stated = metadata.requires("protail") or []
+    except metadata.PackageNotFoundError:
+        # Run from a clone without being installed: the clone says what it needs.
+        project = tomllib.loads((_CLONE / "pyproject.toml").read_text("utf-8"))["project"]
+        return [(requirement, None) for requirement in project["dependencies"]] + [
+            (requirement, extra)
+            for extra, requirements in project["optional-dependencies"].items()
+            for requirement in requirements
+        ]
+    extras = [re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement) for requirement in stated]
+    return [
+        (requirement, extra.group(1) if extra else None)
+        for requirement, extra in zip(stated, extras, strict=True)
+    ]
 
 
 def _examine(name: str, extra: str | None) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def check_settings(estimator: PrototypeClassifier) -> Settings:
     _check_number(given, "temperature_lr", least=0)
     _check_number(given, "momentum", least=0, below=1)
     _check_number(given, "batch_size", least=1, whole=True, or_auto=True)
+    # numpy's small integers overflow in sums that Python's carry through.
+    given |= {name: int(n) for name, n in given.items() if isinstance(n, np.integer)}
     names = [name for name in Settings.__dataclass_fields__ if name != "verbose"]
     return Settings(**{name: given[name] for name in names}, verbose=bool(given["verbose"]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -72,9 +73,14 @@ def accuracy_picture(results: Mapping[str, Evaluation], *, title: str | None = N
     if title is not None:
         axes.set_title(title, loc="left", pad=22, parse_math=False)
     axes.plot([], [], color="#333333", lw=2, label="mean of the group")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, handlelength=1)
+    legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, handlelength=1)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     picture = io.BytesIO()
-    figure.savefig(picture, format="png")
+    with warnings.catch_warnings():
+        # A sign that the font lacks becomes a box in the picture; that is no news for the reader.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(picture, format="png")
     return picture.getvalue()
 
 

@@ -1,0 +1,260 @@
+"""Pages of documentation: their code blocks, and whether what they show is what comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_WIDTH = "120"
+_FENCE = re.compile(r"^```(\S*)\s*$")
+_TIMES = re.compile(r'\b\d+(\.\d+)? (h|min|s|ms)\b|(?<="seconds": )[\d.]+')
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+_RULE = re.compile(r"[-─━]{2,}")
+_VERSIONS = re.compile(r"output below is that of ([^.]*(?:\.\d[^.]*)*)\.", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its lines and the number of the first one in the page."""
+
+    language: str
+    lines: list[str]
+    first_line: int
+    follows_block: bool
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def blocks(page: Path) -> list[Block]:
+    """Find the fenced blocks of a page."""
+    found: list[Block] = []
+    inside: Block | None = None
+    only_blanks = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fence = _FENCE.match(line)
+        if inside is None and fence:
+            inside = Block(fence[1], [], number + 1, only_blanks)
+        elif inside is not None and line == "```":
+            found.append(inside)
+            inside, only_blanks = None, True
+        elif inside is not None:
+            inside.lines.append(line)
+        else:
+            only_blanks = only_blanks and not line.strip()
+            assert not line.lstrip().startswith("```"), f"{page.name}:{number}: an indented fence"
+    assert inside is None, f"{page.name}: the block at line {inside.first_line} has no end"
+    return found
+
+
+def indented_code(page: Path) -> list[str]:
+    """Find code that hides from the tests: indented by four, outside of any fence."""
+    outside = re.sub(r"(?ms)^```.*?^```$|^:::.*?(?=^\S|\Z)", "", page.read_text(encoding="utf-8"))
+    return [line for line in outside.splitlines() if line.startswith(("    ", "\t"))]
+
+
+def compares_output(page: Path) -> bool:
+    """Whether the libraries are those a page was written with; a page may name none."""
+    named = _VERSIONS.search(page.read_text(encoding="utf-8"))
+    if named is None:
+        return True
+    pairs = re.findall(r"([a-z-]+) (\d+\.\d+)", named[1])
+    assert pairs, f"{page.name}: no library and version in {named[0]!r}"
+    return all(version(library).startswith(f"{shown}.") for library, shown in pairs)
+
+
+@dataclass
+class Reader:
+    """Somebody who types everything that a page shows, in one folder."""
+
+    page: Path
+    folder: Path
+    namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__page__"})
+
+    def read(self) -> None:
+        """Run the page from top to bottom."""
+        printed: str | None = None
+        compared = compares_output(self.page)
+        for block in blocks(self.page):
+            where = f"{self.page.relative_to(ROOT)}:{block.first_line}"
+            if printed:
+                shown = block.language == "text" and block.follows_block
+                assert shown, f"{where}: the block before prints, so a text block must follow:\n" + (
+                    printed
+                )
+                if compared:
+                    same_output(block.lines, printed, where)
+                printed = None
+                continue
+            if block.language == "python":
+                printed = self.run_python(block)
+            elif block.language == "console":
+                for command, expected, next_command in _typed(block, where):
+                    self.run_command(command, expected if compared else None, next_command, where)
+            else:
+                _check_parses(block, where)
+        assert not printed, f"{self.page.name}: its last python block prints what is not shown"
+
+    def run_python(self, block: Block) -> str:
+        """Run a block in the namespace of the page; give what it prints."""
+        # Line numbers of a traceback are those of the page.
+        code = compile("\n" * (block.first_line - 1) + block.text, str(self.page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, self.namespace)
+        return printed.getvalue()
+
+    def run_command(
+        self, command: str, expected: list[str] | None, next_command: str, where: str
+    ) -> None:
+        """Type one line; compare what comes out with the lines shown below it."""
+        if command == "echo $?":
+            assert expected == [str(self.namespace.pop("$?"))] or expected is None, where
+            return
+        words = runnable(command)
+        if words is None:
+            assert not expected, f"{where}: nothing runs {command!r}, so it can show no output"
+            return
+        result = subprocess.run(
+            words,
+            cwd=self.folder,
+            env=os.environ
+            | {"PYTHONUNBUFFERED": "1", "COLUMNS": "80", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            check=False,
+        )
+        self.namespace["$?"] = result.returncode
+        failed = result.returncode != 0 and next_command != "echo $?"
+        assert not failed, f"{where}: {command!r} ends with {result.returncode}:\n{result.stdout}"
+        if expected is not None:
+            same_output(expected, result.stdout, f"{where}: {command}")
+
+
+def _typed(block: Block, where: str) -> Iterator[tuple[str, list[str], str]]:
+    """Give each command of a console block, the output shown for it, and the next command."""
+    assert block.lines and block.lines[0].startswith("$ "), f"{where}: begins with no command"
+    begins = [n for n, line in enumerate(block.lines) if line.startswith("$ ")]
+    commands = [block.lines[n][2:] for n in begins] + [""]
+    for (begin, end), (command, following) in zip(
+        pairwise([*begins, len(block.lines)]), pairwise(commands), strict=True
+    ):
+        yield command, block.lines[begin + 1 : end], following
+
+
+def runnable(command: str) -> list[str] | None:
+    """Give the words to run; None for a line that sets things up, once it is checked."""
+    words = shlex.split(command)
+    match words:
+        case ["protail", *rest]:
+            return [sys.executable, "-m", "protail", *rest]
+        case ["python", "-c", _]:
+            return [sys.executable, *words[1:]]
+        case ["ls" | "cat" | "head", *_]:
+            return words
+    for part in command.split(" && "):
+        _check_set_up(shlex.split(part))
+    return None
+
+
+def _check_set_up(words: list[str]) -> None:
+    match words:
+        case ["git", "clone", _] | ["git", "clone", _, _] | ["cd", _]:
+            return
+        case ["python3", "-m", "venv", ".venv"] | [".", ".venv/bin/activate"]:
+            return
+        case ["make", *targets]:
+            rules = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            unknown = set(targets) - set(rules)
+            assert not unknown, f"the Makefile has no {unknown}"
+        case ["pip", "install", what]:
+            form = re.fullmatch(r"(?:\.|protail)(?:\[([\w,]+)\])?", what)
+            assert form, f"pip installs {what!r}, which is not this project"
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+            extras = set(filter(None, (form[1] or "").split(",")))
+            unknown = extras - set(project["project"]["optional-dependencies"])
+            assert not unknown, f"pyproject.toml has no extra {unknown}"
+        case _:
+            raise AssertionError(f"no test knows how to run or check {shlex.join(words)!r}")
+
+
+def _check_parses(block: Block, where: str) -> None:
+    match block.language:
+        case "json":
+            json.loads(block.text)
+        case "toml":
+            tomllib.loads(block.text)
+        case "yaml":
+            import yaml
+
+            yaml.safe_load(block.text)
+        case "text" | "bibtex":
+            return
+        case other:
+            raise AssertionError(f"{where}: blocks of {other or 'no language'} are not for pages")
+
+
+def same_output(expected: list[str], real: str, where: str) -> None:
+    """Raise unless words agree and numbers nearly do; a line ``...`` stands for any lines."""
+    wanted, got = _visible(expected), _visible(real.splitlines())
+    problem = _first_difference(wanted, got)
+    assert problem is None, f"{where}: {problem}\n--- real output:\n{real}"
+
+
+def _visible(lines: list[str]) -> list[str]:
+    masked = (_RULE.sub("--", _TIMES.sub("TIME", line)) for line in lines)
+    return [" ".join(line.split()) for line in masked if line.strip()]
+
+
+def _first_difference(wanted: list[str], got: list[str]) -> str | None:
+    if "..." in wanted:
+        cut = wanted.index("...")
+        head, rest = wanted[:cut], wanted[cut + 1 :]
+        problem = _first_difference(head, got[:cut])
+        if problem is not None or not rest:
+            return problem
+        ends = (_first_difference(rest, got[n:]) for n in range(cut, len(got)))
+        return None if None in ends else f"the lines after '...' are not there: {rest}"
+    if len(wanted) != len(got):
+        return f"{len(wanted)} lines are shown, {len(got)} came out"
+    return next(
+        (f"{w!r} is shown, {g!r} came out" for w, g in zip(wanted, got, strict=True) if not _same(w, g)),
+        None,
+    )
+
+
+def _same(wanted: str, got: str) -> bool:
+    if " ".join(_NUMBER.sub("#", wanted).split()) != " ".join(_NUMBER.sub("#", got).split()):
+        return False
+    pairs = zip(_NUMBER.findall(wanted), _NUMBER.findall(got), strict=True)
+    return all(_near(shown, came) for shown, came in pairs)
+
+
+def _near(shown: str, came: str) -> bool:
+    """Compare numbers as another processor may give them: a row or two may change sides."""
+    a, b = (float(text.replace(",", "")) for text in (shown, came))
+    if "." not in shown and "e" not in shown:
+        slack = 0.0 if abs(a) < 10 else max(1.0, 0.03 * abs(a))
+    elif re.fullmatch(r"[-+]?\d+\.\d", shown):
+        slack = max(0.6, 0.03 * abs(a))  # per cent
+    else:
+        slack = max(0.02, 0.03 * abs(a))
+    return abs(a - b) <= slack
