@@ -22,7 +22,20 @@ _HOMES = {
     "PrototypeClassifier": "protail.estimator",
     "PrototypeHead": "protail.heads",
 }
-_ROOMS = {"data", "estimator", "evaluation", "heads", "losses", "ops", "report", "training"}
+_ROOMS = {
+    "analysis",
+    "backbones",
+    "data",
+    "estimator",
+    "evaluation",
+    "heads",
+    "losses",
+    "methods",
+    "ops",
+    "recipes",
+    "report",
+    "training",
+}
 
 __all__ = [
     "ClassProfile",

@@ -8,7 +8,10 @@ import pytest
 import protail as package
 from protail import PrototypeClassifier
 
-COMMANDS = ["fit", "predict", "evaluate", "compare", "add-class", "doctor", "quickstart"]
+COMMANDS = [
+    *("fit", "predict", "evaluate", "compare", "add-class", "doctor", "quickstart", "train"),
+    *("search", "recipes", "data"),
+]
 
 
 def test_quickstart_shows_that_prototypes_help_the_rare(protail, tmp_path):
@@ -90,6 +93,22 @@ def test_help_names_every_command(protail):
     ended = protail("--help")
     for command in COMMANDS:
         assert re.search(rf"^  {command} ", ended.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["fit", "nowhere.npz", "-o", "out"], "protail fit: "),
+        (["add-class", "nowhere", "lynx", "lynx.npz"], "protail add-class: "),
+        (["train", "pcc", "--dataset", "photos"], "protail train: "),
+        (["recipes", "show", "pcc"], "protail recipes show: "),
+        (["data", "stats", "nowhere"], "protail data stats: "),
+    ],
+)
+def test_an_error_names_the_command_as_it_is_typed(protail, arguments, name):
+    ended = protail(*arguments)
+    assert ended.code == 2
+    assert ended.last_line.startswith(name)
 
 
 def test_version(protail):

@@ -10,11 +10,15 @@ import typer
 from protail import __version__
 from protail.cli.add_class import add_class
 from protail.cli.compare import compare
+from protail.cli.data import data_app
 from protail.cli.doctor import doctor
 from protail.cli.evaluate import evaluate
 from protail.cli.fit import fit
 from protail.cli.predict import predict
 from protail.cli.quickstart import quickstart
+from protail.cli.recipes import recipes_app
+from protail.cli.search import search
+from protail.cli.train import train
 
 app = typer.Typer(
     name="protail",
@@ -35,9 +39,13 @@ _EXAMPLES: dict[Callable[..., None], str] = {
     add_class: "protail add-class model lynx lynx.npz --check test.npz",
     doctor: "protail doctor",
     quickstart: "protail quickstart -o first-model",
+    train: "protail train pc-la --dataset cifar100-lt --imbalance 100",
+    search: "protail search pc-la --dataset cifar100-lt --over classifier.tau",
 }
 for _function, _example in _EXAMPLES.items():
     app.command(epilog=f"Example: {_example}")(_function)
+app.add_typer(recipes_app, name="recipes")
+app.add_typer(data_app, name="data", short_help="List, count, fetch, check or export data sets.")
 
 
 def _show_version(wanted: bool) -> None:

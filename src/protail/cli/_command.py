@@ -22,6 +22,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 # Exit codes. 2 is also what typer gives for options it does not know.
 UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
 
+# The name under which typer gives a command the context it runs in.
+_CONTEXT = "protail_context"
+
 ModelFolder = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
 FeaturesKey = Annotated[
     str | None, typer.Option("--features", metavar="NAME", help="Array or column with the rows.")
@@ -87,9 +90,14 @@ def command(function: Command) -> Command:
 
     The function takes ``debug`` among its arguments.
     """
+    # typer reads the options out of the annotations, which are text until evaluated.
+    signature = inspect.signature(function, eval_str=True)
+    parameters = list(signature.parameters.values())
+    own = next((each.name for each in parameters if each.annotation is typer.Context), None)
 
     @functools.wraps(function)
     def guarded(**arguments: Any) -> None:
+        context = arguments[own] if own else arguments.pop(_CONTEXT, None)
         if arguments["debug"]:
             function(**arguments)
             return
@@ -99,18 +107,30 @@ def command(function: Command) -> Command:
                 function(**arguments)
         except typer.Exit:
             raise
-        except KeyboardInterrupt:
-            _stop("stopped.", INTERRUPTED)
+        except KeyboardInterrupt as end:
+            _stop(f"stopped. {end}", INTERRUPTED)
         except BrokenPipeError:
             # Whoever read our output has gone (as with `| head`): nobody is left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
-            _stop(*_in_words(error, f"protail {function.__name__.replace('_', '-')}"))
+            _stop(*_in_words(error, _full_name(context)))
 
-    # typer reads the options out of the annotations, which are text until evaluated.
-    guarded.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    if own is None:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(_CONTEXT, keyword, annotation=typer.Context))
+    guarded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return guarded  # type: ignore[return-value]
+
+
+def _full_name(context: typer.Context | None) -> str:
+    """Name a command as it is typed, as in ``protail recipes show``."""
+    names: list[str] = []
+    # The outermost is the program, which may have been started by another name.
+    while context is not None and context.parent is not None:
+        names.insert(0, str(context.info_name))
+        context = context.parent  # type: ignore[assignment]
+    return " ".join(["protail", *names])
 
 
 def _in_words(error: Exception, name: str) -> tuple[str, int]:
@@ -119,14 +139,39 @@ def _in_words(error: Exception, name: str) -> tuple[str, int]:
     if isinstance(error, OutputError):
         return f"{name}: {error.strerror}", NOT_WRITTEN
     if isinstance(error, (ValueError, ImportError, FileNotFoundError)):
-        return f"{name}: {error}", BAD_INPUT
+        return f"{name}: {_own_words(error)}", BAD_INPUT
     if isinstance(error, MemoryError):
         return f"{name}: out of memory. Use a smaller file, or a machine with more.", UNEXPECTED
+    if isinstance(error, RuntimeError) and (told := _told_by_training(error)):
+        return f"{name}: {told[0]}", told[1]
     return (
         f"{name}: unexpected {type(error).__name__}: {error}. This is a fault of protail: please "
         "report it with the output of the same command and --debug.",
         UNEXPECTED,
     )
+
+
+def _own_words(error: Exception) -> str:
+    """Give what an error says; one out of a loader's worker says it behind a whole traceback."""
+    text = str(error)
+    if "in DataLoader worker process" not in text:
+        return text
+    _, _, words = text.strip().splitlines()[-1].partition(f"{type(error).__name__}: ")
+    return words or text
+
+
+def _told_by_training(error: RuntimeError) -> tuple[str, int] | None:
+    """Give the words and the exit code for what ends a training, if it is that."""
+    import torch
+
+    from protail.training.representation import DivergenceError
+
+    if isinstance(error, DivergenceError):
+        return str(error), BAD_INPUT
+    if isinstance(error, torch.OutOfMemoryError):
+        words = "the memory of the GPU is full. Train fewer seeds at once, or in smaller batches."
+        return words, UNEXPECTED
+    return None
 
 
 def _stop(text: str, code: int) -> NoReturn:

@@ -1,47 +1,116 @@
-"""``protail evaluate``: how good a model is on labelled rows."""
+"""``protail evaluate``: how good a model is on labelled rows, or a run on its test images."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, ModelFolder, Voice
+from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Voice
 from protail.cli._command import command as _command
+from protail.cli._dataset_options import DataRoot, Lists
 
 if TYPE_CHECKING:
     from protail import Evaluation
 
+ModelOrRun = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model folder, or a run.", show_default=False)
+]
 LabelledFiles = Annotated[
     list[Path], typer.Argument(help="Files with features and labels.", show_default=False)
+]
+FilesForModel = Annotated[
+    list[Path] | None,
+    typer.Argument(help="For a model: files with features and labels.", show_default=False),
+]
+RunDataset = Annotated[
+    str | None,
+    typer.Option("--dataset", metavar="NAME", help="For a run: the draw or folder it trained on."),
+]
+Mirrored = Annotated[
+    bool | None,
+    typer.Option("--mirrored/--no-mirrored", help="For a run: one way only, not both."),
 ]
 
 
 @_command
 def evaluate(
-    model: ModelFolder,
-    files: LabelledFiles,
+    model: ModelOrRun,
+    files: FilesForModel = None,
     features: FeaturesKey = None,
     labels: LabelsKey = None,
+    dataset: RunDataset = None,
+    data_root: DataRoot = None,
+    lists: Lists = None,
+    mirrored: Mirrored = None,
     device: Device = "auto",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Judge a model on labelled rows.
+    """Judge a model on labelled rows, or a run on its test images.
 
     Shows accuracy by the size of the class, calibration, and where errors go. Rows of classes
-    that the model does not know judge its novelty score instead.
+    that the model does not know judge its novelty score instead. A run is judged on images as
+    they are and averaged with their mirror images.
     """
+    voice = Voice(as_json)
+    for_model = {"FILES": files, "--features": features, "--labels": labels}
+    for_run = {
+        "--dataset": dataset,
+        "--data-root": data_root,
+        "--lists": lists,
+        "--mirrored": mirrored,
+    }
+    if (model / "run.json").is_file():
+        _refuse(for_model, f"{model} is a run, which is judged on the images of its data set")
+        _judge_run(voice, model, dataset, data_root, lists, mirrored, device)
+        return
+    _refuse(for_run, f"{model} is no run (it has no run.json)")
+    if not files:
+        raise ValueError("FILES are missing; expected files with features and labels to judge on.")
+    _judge_model(voice, model, files, features, labels, device)
+
+
+def _refuse(options: dict[str, Any], reason: str) -> None:
+    given = [name for name, value in options.items() if value not in (None, [])]
+    if given:
+        raise ValueError(f"{', '.join(given)} cannot be used here: {reason}. Leave it out.")
+
+
+def _judge_run(
+    voice: Voice,
+    folder: Path,
+    dataset: str | None,
+    data_root: Path | None,
+    lists: Path | None,
+    mirrored: bool | None,
+    device: str,
+) -> None:
+    from protail.cli._evaluate_run import evaluate_run
+    from protail.cli._run_scores import chosen, show_scores
+
+    record = chosen(evaluate_run(folder, dataset, data_root, lists, device), mirrored)
+    show_scores(voice, {str(folder): record})
+    voice.finish({"run": str(folder), "evaluation": record})
+
+
+def _judge_model(
+    voice: Voice,
+    folder: Path,
+    files: list[Path],
+    features: str | None,
+    labels: str | None,
+    device: str,
+) -> None:
     from protail.cli._judging import judge
     from protail.cli._sources import Model, open_sources
 
-    voice = Voice(as_json)
-    loaded = Model.load(model, device)
+    loaded = Model.load(folder, device)
     sources = open_sources(loaded, files, features, labels, need_labels=True)
     judged = judge(loaded, sources, voice)
-    show_evaluation(voice, judged.evaluation, str(model))
+    show_evaluation(voice, judged.evaluation, str(folder))
     voice.finish({**judged.evaluation.to_dict(), "non_finite_rows": judged.n_non_finite})
 
 

@@ -7,7 +7,7 @@ the reasons to stop, the report to whoever watches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,9 @@ from protail.training.denormals import flushed_denormals
 from protail.training.schedules import Schedule, constant
 
 Batch = TypeVar("Batch", contravariant=True)
+Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
+Streams = Sequence[torch.cuda.Stream]
 
 
 class Driver(Protocol[Batch]):
@@ -102,24 +105,121 @@ def train(
     >>> history.steps, history.losses
     ([2, 4], [0.625, 0.0390625])
     """
+    steps = training_steps(
+        driver,
+        stream,
+        n_steps,
+        schedule=schedule,
+        stop=stop,
+        watch=watch,
+        record_every=record_every,
+        start=start,
+    )
+    return interleave([steps])[0]
+
+
+def training_steps(
+    driver: Driver[Batch],
+    stream: Iterable[Batch],
+    n_steps: int,
+    *,
+    schedule: Schedule = constant,
+    stop: StopRule | None = None,
+    watch: Watcher | None = None,
+    record_every: int = 10,
+    start: int = 0,
+) -> Steps[History]:
+    """Train as :func:`train` does, but hand over after every step.
+
+    Several of these take turns in :func:`interleave`, so that one process keeps a GPU busy with
+    several small networks.
+
+    Parameters
+    ----------
+    driver, stream, n_steps, schedule, stop, watch, record_every, start
+        As in :func:`train`.
+
+    Yields
+    ------
+    None
+        After every step.
+
+    Returns
+    -------
+    History
+        What was recorded.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import PlainDriver, interleave, training_steps
+    >>> place = torch.nn.Parameter(torch.tensor(0.0))
+    >>> driver = PlainDriver(lambda goal: (place - goal) ** 2, torch.optim.SGD([place], lr=0.5))
+    >>> [history] = interleave([training_steps(driver, [1.0], 1)])
+    >>> history.losses, place.item()
+    ([1.0], 1.0)
+    """
     history, waiting = History(), _Losses()
     step = start
-    with flushed_denormals():
-        for batch in stream:
-            if step >= n_steps:
-                break
-            driver.set_rate(schedule(step / n_steps))
-            waiting.add(driver.advance(batch))
-            step += 1
-            if step % record_every and step < n_steps:
-                continue
-            _record(history, step, waiting.take(), watch)
-            if stop is not None and stop(history):
-                history.stopped_early = True
-                return history
-        if waiting.count:
-            _record(history, step, waiting.take(), watch)
+    for batch in stream:
+        if step >= n_steps:
+            break
+        driver.set_rate(schedule(step / n_steps))
+        waiting.add(driver.advance(batch))
+        step += 1
+        yield
+        if step % record_every and step < n_steps:
+            continue
+        _record(history, step, waiting.take(), watch)
+        if stop is not None and stop(history):
+            history.stopped_early = True
+            return history
+    if waiting.count:
+        _record(history, step, waiting.take(), watch)
     return history
+
+
+def interleave(trainings: Sequence[Steps[Result]], streams: Streams = ()) -> list[Result]:
+    """Let trainings take steps in turn until all of them are done.
+
+    Parameters
+    ----------
+    trainings : sequence of generators
+        Each hands over after every step, as :func:`training_steps` does.
+    streams : sequence of torch.cuda.Stream, optional
+        One for each training: what it asks of the GPU goes there, beside what the others ask.
+
+    Returns
+    -------
+    list
+        What each of them returned, in the same order.
+
+    Examples
+    --------
+    >>> from protail.training import interleave
+    >>> def count(n):
+    ...     for _ in range(n):
+    ...         yield
+    ...     return n
+    >>> interleave([count(3), count(5)])
+    [3, 5]
+    """
+    if streams and len(streams) != len(trainings):
+        raise ValueError(
+            f"{len(streams)} streams for {len(trainings)} trainings; expected as many."
+        )
+    results: dict[int, Result] = {}
+    with flushed_denormals():
+        while len(results) < len(trainings):
+            for turn, training in enumerate(trainings):
+                if turn in results:
+                    continue
+                with torch.cuda.stream(streams[turn] if streams else None):
+                    try:
+                        next(training)
+                    except StopIteration as end:
+                        results[turn] = end.value
+    return [results[turn] for turn in range(len(trainings))]
 
 
 def diverged(history: History) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 Schedule = Callable[[float], float]
 
@@ -50,3 +51,61 @@ def cosine(done: float) -> float:
     (1.0, 0.5, 0.0)
     """
     return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def steps(drops: Sequence[tuple[float, float]]) -> Schedule:
+    """Make a schedule that changes at given parts of the training.
+
+    Parameters
+    ----------
+    drops : sequence of (float, float)
+        From which part of the training on, which factor on the base rate; in order.
+
+    Returns
+    -------
+    callable
+        1 before the first of them.
+
+    Examples
+    --------
+    >>> from protail.training import steps
+    >>> schedule = steps([(0.8, 0.01), (0.9, 0.0001)])
+    >>> schedule(0.5), schedule(0.8), schedule(0.95)
+    (1.0, 0.01, 0.0001)
+    """
+    places = [place for place, _ in drops]
+    if places != sorted(places) or not all(0 < place <= 1 for place in places):
+        raise ValueError(
+            f"drops={list(drops)!r}; expected parts of the training above 0, in order."
+        )
+    factors = [1.0, *(factor for _, factor in drops)]
+    return lambda done: factors[bisect.bisect_right(places, done)]
+
+
+def warm_up(schedule: Schedule, part: float) -> Schedule:
+    """Let the rate rise along a line to what a schedule says, over the first part of a training.
+
+    Parameters
+    ----------
+    schedule : callable
+        What follows.
+    part : float
+        How long the rise takes, as a part of the training.
+
+    Returns
+    -------
+    callable
+        The schedule with a rise before it; for a part of 0 the schedule itself.
+
+    Examples
+    --------
+    >>> from protail.training import constant, warm_up
+    >>> schedule = warm_up(constant, 0.1)
+    >>> schedule(0.0), schedule(0.05), schedule(0.5)
+    (0.0, 0.5, 1.0)
+    """
+    if not 0 <= part < 1:
+        raise ValueError(f"part={part!r}; expected a part of the training, 0 <= part < 1.")
+    if part == 0:
+        return schedule
+    return lambda done: min(1.0, done / part) * schedule(done)

@@ -1,0 +1,150 @@
+"""Things made by name: each registers itself, and its signature says what it takes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from protail._messages import unknown_name
+
+Made = TypeVar("Made")
+Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Option:
+    """Say what an option may be.
+
+    Attributes
+    ----------
+    hint : type
+        Its annotation.
+    default : object
+        What it is when nobody says; ``inspect.Parameter.empty`` where somebody must.
+    """
+
+    hint: Any
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is inspect.Parameter.empty
+
+
+class Registry(Generic[Made]):
+    """Know functions and classes by name, and make what they make.
+
+    Parameters
+    ----------
+    what : str
+        What is made, in one word.
+    given : iterable of str
+        Parameters that whoever makes it fills in. All others are options.
+    package : str, optional
+        Imported, with every module in it, before a name is looked up: a file in it that
+        registers something is all that a new thing needs.
+
+    Examples
+    --------
+    >>> from protail._registry import Registry
+    >>> shapes = Registry("shape", given=["side"])
+    >>> @shapes.register("box")
+    ... def make_box(side: float, height: float = 1.0) -> float:
+    ...     return side * side * height
+    >>> shapes.names(), list(shapes.options("box")), shapes.make("box", 2, height=3)
+    (['box'], ['height'], 12)
+    """
+
+    def __init__(self, what: str, given: Iterable[str], package: str | None = None) -> None:
+        self.what = what
+        self._given = frozenset(given)
+        self._package = package
+        self._factories: dict[str, Callable[..., Made]] = {}
+
+    def register(self, name: str) -> Callable[[Factory], Factory]:
+        """Give a function or class a name.
+
+        Parameters
+        ----------
+        name : str
+            What users will write. It must be free.
+
+        Returns
+        -------
+        callable
+            A decorator.
+        """
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"name={name!r} is no name for a {self.what}; expected text.")
+
+        def remember(factory: Factory) -> Factory:
+            known = self._factories.get(name)
+            if known is not None and _origin(known) != _origin(factory):
+                raise ValueError(
+                    f"name={name!r} is already a {self.what}. Choose another name for "
+                    f"{factory.__qualname__}."
+                )
+            self._factories[name] = factory
+            return factory
+
+        return remember
+
+    def names(self) -> list[str]:
+        """List every name, in the order of the alphabet."""
+        return sorted(self._known())
+
+    def factory(self, name: str) -> Callable[..., Made]:
+        """Find what ``name`` stands for."""
+        if name not in self._known():
+            raise ValueError(unknown_name(self.what, name, self.names()))
+        return self._factories[name]
+
+    def options(self, name: str) -> dict[str, Option]:
+        """Read out of its signature what ``name`` takes beside what is given."""
+        return dict(_options(self.factory(name), self._given))
+
+    def check(self, name: str, options: Mapping[str, Any]) -> None:
+        """Raise unless ``name`` takes these options and lacks none."""
+        taken = self.options(name)
+        listed = ", ".join(map(repr, taken)) or "none"
+        for option in options:
+            if option not in taken:
+                raise ValueError(
+                    f"{self.what} {name!r} takes no option {option!r}; options it takes: {listed}."
+                )
+        for option, about in taken.items():
+            if about.is_required and option not in options:
+                raise ValueError(f"{self.what} {name!r} needs the option {option!r}.")
+
+    def make(self, name: str, /, *given: Any, **options: Any) -> Made:
+        """Make what ``name`` stands for."""
+        self.check(name, options)
+        return self.factory(name)(*given, **options)
+
+    def _known(self) -> dict[str, Callable[..., Made]]:
+        if self._package is not None:
+            package, self._package = import_module(self._package), None
+            for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+                import_module(module.name)
+        return self._factories
+
+
+@functools.cache
+def _options(factory: Callable[..., Any], given: frozenset[str]) -> dict[str, Option]:
+    signature = inspect.signature(factory, eval_str=True)
+    return {
+        parameter.name: Option(parameter.annotation, parameter.default)
+        for parameter in signature.parameters.values()
+        if parameter.name not in given
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+
+
+def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
+    return factory.__module__, factory.__qualname__

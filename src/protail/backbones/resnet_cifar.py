@@ -1,0 +1,186 @@
+"""Residual networks for small images: ResNet-32, and ResNet-34 with a 3x3 stem.
+
+Checkpoints carry the names of the parameters, so these are the ones that most published
+checkpoints have::
+
+    conv1.weight, bn1.*                       the stem
+    layer{s}.{b}.conv1.weight, ….bn1.*        block b (from 0) of stage s (from 1)
+    layer{s}.{b}.conv2.weight, ….bn2.*
+    layer{s}.0.downsample.0.weight, ….1.*     a shortcut that learns: convolution, batch norm
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protail.backbones.registry import register_backbone
+
+
+class CifarResNet(nn.Sequential):
+    """Turn small images into feature vectors with basic residual blocks.
+
+    The first convolution sees every pixel (3x3, stride 1, no pooling), each stage but the first
+    halves height and width, and the mean over what is left is the feature vector; so any image
+    size does.
+
+    Parameters
+    ----------
+    blocks : sequence of int
+        Blocks of each stage.
+    widths : sequence of int
+        Channels of each stage; the last is the width of the feature vector.
+    learned_shortcuts : bool
+        How a block that changes the shape passes its input on: through a 1x1 convolution and a
+        batch norm, or by taking every second pixel and adding channels of zeros, half of them
+        before and half of them after.
+    fan : {"fan_in", "fan_out"}
+        Which side of a convolution its He-normal start keeps at unit variance.
+    in_channels : int, default=3
+        Channels of the images.
+
+    Attributes
+    ----------
+    n_features : int
+        Width of the feature vector.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.backbones import CifarResNet
+    >>> tiny = CifarResNet([1, 1], [4, 8], learned_shortcuts=False, fan="fan_in")
+    >>> tiny(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        widths: Sequence[int],
+        *,
+        learned_shortcuts: bool,
+        fan: Literal["fan_in", "fan_out"],
+        in_channels: int = 3,
+    ) -> None:
+        parts: OrderedDict[str, nn.Module] = OrderedDict()
+        parts["conv1"] = _convolution(in_channels, widths[0])
+        parts["bn1"] = nn.BatchNorm2d(widths[0])
+        parts["relu"] = nn.ReLU(inplace=True)
+        n_in = widths[0]
+        for stage, (n_blocks, width) in enumerate(zip(blocks, widths, strict=True), start=1):
+            strides = [1 if stage == 1 else 2] + [1] * (n_blocks - 1)
+            inputs = [n_in] + [width] * (n_blocks - 1)
+            parts[f"layer{stage}"] = nn.Sequential(
+                *(
+                    _Block(n, width, stride, learned_shortcut=learned_shortcuts)
+                    for n, stride in zip(inputs, strides, strict=True)
+                )
+            )
+            n_in = width
+        parts["pool"] = nn.AdaptiveAvgPool2d(1)
+        parts["flatten"] = nn.Flatten()
+        super().__init__(parts)
+        self.n_features = n_in
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
+
+
+class _Block(nn.Module):
+    """Add to the input, or a shortcut of it, what two 3x3 convolutions make of it."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int, *, learned_shortcut: bool) -> None:
+        super().__init__()
+        self.conv1 = _convolution(n_in, n_out, stride=stride)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.conv2 = _convolution(n_out, n_out)
+        self.bn2 = nn.BatchNorm2d(n_out)
+        self.downsample: nn.Module
+        if stride == 1 and n_in == n_out:
+            self.downsample = nn.Identity()
+        elif learned_shortcut:
+            projection = _convolution(n_in, n_out, size=1, stride=stride)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(n_out))
+        else:
+            self.downsample = _ZeroPaddedSubsample(n_out - n_in, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = self.bn2(self.conv2(out))
+        out += self.downsample(x)
+        return F.relu(out, inplace=True)
+
+
+class _ZeroPaddedSubsample(nn.Module):
+    """Take one pixel of ``stride`` each way and add channels of zeros on both sides."""
+
+    def __init__(self, n_added: int, stride: int) -> None:
+        super().__init__()
+        self.before, self.after = n_added // 2, n_added - n_added // 2
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        sampled = x[:, :, :: self.stride, :: self.stride]
+        return F.pad(sampled, (0, 0, 0, 0, self.before, self.after))
+
+
+def _convolution(n_in: int, n_out: int, *, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(n_in, n_out, size, stride=stride, padding=size // 2, bias=False)
+
+
+@register_backbone("resnet32")
+def resnet32(in_channels: int = 3) -> CifarResNet:
+    """Make the ResNet-32 of the CIFAR experiments: 0.46 M parameters, 64 features.
+
+    Parameters
+    ----------
+    in_channels : int, default=3
+        Channels of the images.
+
+    Returns
+    -------
+    CifarResNet
+        Three stages of five blocks with shortcuts that learn nothing.
+
+    Examples
+    --------
+    >>> from protail.backbones.resnet_cifar import resnet32
+    >>> sum(parameter.numel() for parameter in resnet32().parameters())
+    463504
+    """
+    return CifarResNet(
+        [5, 5, 5], [16, 32, 64], learned_shortcuts=False, fan="fan_in", in_channels=in_channels
+    )
+
+
+@register_backbone("resnet34-cifar")
+def resnet34_cifar(in_channels: int = 3) -> CifarResNet:
+    """Make the standard ResNet-34 with a stem for small images: 21.3 M parameters, 512 features.
+
+    Parameters
+    ----------
+    in_channels : int, default=3
+        Channels of the images.
+
+    Returns
+    -------
+    CifarResNet
+        Four stages of 3, 4, 6 and 3 blocks with shortcuts that learn.
+
+    Examples
+    --------
+    >>> from protail.backbones.resnet_cifar import resnet34_cifar
+    >>> sum(parameter.numel() for parameter in resnet34_cifar().parameters())
+    21276992
+    """
+    return CifarResNet(
+        [3, 4, 6, 3],
+        [64, 128, 256, 512],
+        learned_shortcuts=True,
+        fan="fan_out",
+        in_channels=in_channels,
+    )

@@ -1,0 +1,291 @@
+"""Weights on the disk: one safetensors file, or shards of a given size beside an index.
+
+The index is the JSON that other tools read too: ``weight_map`` names the shard of each array.
+Under ``metadata`` ours also has the size and SHA-256 of each shard, so that damage is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from protail._files import check_free, new_file, new_folder
+from protail._messages import unknown_name
+from protail.backbones._errors import problem
+
+INDEX = "weights.safetensors.index.json"
+
+_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_WHOLE_COPY = "Get a whole copy."
+
+
+def save_weights(
+    state_dict: Mapping[str, Tensor],
+    path: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    shard_bytes: int | None = None,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write weights that `load_weights` reads back.
+
+    Parameters
+    ----------
+    state_dict : mapping of str to torch.Tensor
+        What ``module.state_dict()`` gives.
+    path : path-like
+        A name that ends in .safetensors becomes one file; any other a folder of shards,
+        ``weights-00001-of-00003.safetensors`` and so on, with an index.
+    dtype : {"float16", "bfloat16"}, optional
+        Store floating-point arrays in this type; others stay as they are. A number that float16
+        cannot hold is an error. The default keeps every type.
+    shard_bytes : int, optional
+        No shard is larger than this. The default is one shard.
+    overwrite : bool, default=False
+        Whether what is already there may be replaced.
+
+    Returns
+    -------
+    list of Path
+        The files written; the index is the last.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from protail.backbones import make_backbone, save_weights
+    >>> backbone = make_backbone("resnet32")
+    >>> folder = Path(tempfile.mkdtemp()) / "weights"
+    >>> files = save_weights(
+    ...     backbone.state_dict(), folder, dtype="float16", shard_bytes=700_000
+    ... )
+    >>> [file.name for file in files]
+    ['weights-00001-of-00002.safetensors', 'weights-00002-of-00002.safetensors',
+     'weights.safetensors.index.json']
+    >>> same = make_backbone("resnet32", weights=folder)
+    """
+    place = Path(path)
+    types = _stored_types(state_dict, dtype)
+    if place.suffix == ".safetensors":
+        if shard_bytes is not None:
+            raise ValueError(
+                f"shard_bytes={shard_bytes!r} makes several files, and {place} is a name for "
+                "one. Give the name of a folder, or leave shard_bytes out."
+            )
+        with new_file(place, overwrite=overwrite) as temporary:
+            temporary.write_bytes(_serialised(state_dict, types))
+        return [place]
+    check_free(place, overwrite=overwrite)
+    shards = _shards(state_dict, types, shard_bytes)
+    with new_folder(place, overwrite=overwrite) as folder:
+        names = _write_shards(folder, state_dict, shards)
+    return [place / name for name in names]
+
+
+def read_shards(index: Path) -> dict[str, Tensor]:
+    """Read all arrays that an index names.
+
+    Parameters
+    ----------
+    index : Path
+        The JSON beside the shards.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        In the order of the index.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import torch
+    >>> from protail.backbones.shards import read_shards, save_weights
+    >>> files = save_weights({"a": torch.ones(2)}, Path(tempfile.mkdtemp()) / "weights")
+    >>> read_shards(files[-1])
+    {'a': tensor([1., 1.])}
+    """
+    weight_map, known = _read_index(index)
+    found: dict[str, Tensor] = {}
+    for name in dict.fromkeys(weight_map.values()):
+        shard = index.parent / name
+        _check_shard(shard, known.get(name), n_shards=len(set(weight_map.values())))
+        arrays = read_safetensors(shard)
+        missing = [key for key in weight_map if weight_map[key] == name and key not in arrays]
+        if missing:
+            raise problem(
+                shard, f"{missing[0]!r} is not in it, though {index.name} says so. {_WHOLE_COPY}"
+            )
+        found |= arrays
+    unnamed = [key for key in found if key not in weight_map]
+    if unnamed:
+        raise problem(index, f"it does not name {unnamed[0]!r}, which a shard holds. {_WHOLE_COPY}")
+    return {key: found[key] for key in weight_map}
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read one safetensors file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which is there.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        Its arrays.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import torch
+    >>> from protail.backbones.shards import read_safetensors, save_weights
+    >>> place = Path(tempfile.mkdtemp()) / "weights.safetensors"
+    >>> read_safetensors(save_weights({"a": torch.ones(2)}, place)[0])
+    {'a': tensor([1., 1.])}
+    """
+    try:
+        return load_file(str(path), device="cpu")
+    except SafetensorError as error:
+        raise problem(path, f"it is no whole safetensors file ({error}). {_WHOLE_COPY}") from error
+    except OSError as error:
+        raise problem(path, f"it cannot be read: {error.strerror or error}.") from error
+
+
+def _stored_types(state_dict: Mapping[str, Tensor], dtype: str | None) -> dict[str, torch.dtype]:
+    if dtype is not None and dtype not in _DTYPES:
+        raise ValueError(unknown_name("dtype", dtype, _DTYPES))
+    if not isinstance(state_dict, Mapping) or not state_dict:
+        raise TypeError(
+            f"state_dict is {'empty' if isinstance(state_dict, Mapping) else state_dict!r:.80}; "
+            "expected names and tensors. Give module.state_dict()."
+        )
+    types = {}
+    for key, tensor in state_dict.items():
+        if not isinstance(key, str) or not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"state_dict has {key!r} as {type(tensor).__name__}; expected a name and a "
+                "tensor. Give module.state_dict()."
+            )
+        converted = dtype is not None and tensor.is_floating_point()
+        types[key] = _DTYPES[str(dtype)] if converted else tensor.dtype
+    return types
+
+
+def _shards(
+    state_dict: Mapping[str, Tensor], types: Mapping[str, torch.dtype], limit: int | None
+) -> list[dict[str, torch.dtype]]:
+    """Deal the arrays out in order, so that no file is larger than ``limit``."""
+    if limit is None:
+        return [dict(types)]
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"shard_bytes={limit!r}; expected a whole number from 1 on.")
+    frame = 64  # the length of the header, what stands in it for no array, and padding
+    sizes = {key: _bytes_in_file(key, state_dict[key], types[key]) for key in types}
+    largest = max(sizes, key=sizes.__getitem__)
+    if frame + sizes[largest] > limit:
+        raise ValueError(
+            f"shard_bytes={limit} is too small for {largest!r}; expected "
+            f"{frame + sizes[largest]} or more."
+        )
+    shards: list[dict[str, torch.dtype]] = []
+    room = 0
+    for key, size in sizes.items():
+        if size > room:
+            shards.append({})
+            room = limit - frame
+        shards[-1][key] = types[key]
+        room -= size
+    return shards
+
+
+def _bytes_in_file(key: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """Bound what an array takes: its numbers, and its entry in the header."""
+    entry = len(json.dumps(key)) + 100 + 21 * tensor.dim()
+    return entry + tensor.numel() * dtype.itemsize
+
+
+def _serialised(state_dict: Mapping[str, Tensor], types: Mapping[str, torch.dtype]) -> bytes:
+    """Give a file's bytes: written by us, a full disk is told as what it is."""
+    arrays = {key: _converted(key, state_dict[key], dtype) for key, dtype in types.items()}
+    return save(arrays)
+
+
+def _converted(key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    source = tensor.detach().cpu()
+    # A clone in plain order: safetensors takes neither shared memory nor channels-last.
+    stored = source.to(dtype).clone(memory_format=torch.contiguous_format)
+    if dtype != source.dtype and bool((stored.isinf() & ~source.isinf()).any()):
+        raise ValueError(
+            f"state_dict has {source.abs().max().item():.4g} in {key!r}, which {dtype} cannot "
+            "hold. Use dtype='bfloat16', or no dtype."
+        )
+    return stored
+
+
+def _write_shards(
+    folder: Path, state_dict: Mapping[str, Tensor], shards: list[dict[str, torch.dtype]]
+) -> list[str]:
+    described = {}
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"weights-{number:05d}-of-{len(shards):05d}.safetensors"
+        content = _serialised(state_dict, shard)
+        (folder / name).write_bytes(content)
+        described[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        weight_map |= dict.fromkeys(shard, name)
+    total = sum(state_dict[key].numel() * shard[key].itemsize for shard in shards for key in shard)
+    document = {
+        "metadata": {"total_size": total, "shards": described},
+        "weight_map": weight_map,
+    }
+    (folder / INDEX).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return [*described, INDEX]
+
+
+def _read_index(index: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    try:
+        document = json.loads(index.read_text(encoding="utf-8"))
+        weight_map = document["weight_map"]
+        known = document.get("metadata", {}).get("shards", {})
+        # Never a path: files elsewhere are nobody's to name.
+        sound = bool(weight_map) and all(
+            isinstance(name, str) and Path(name).name == name and name.endswith(".safetensors")
+            for name in weight_map.values()
+        )
+        if not sound or not isinstance(known, dict):
+            raise ValueError("'weight_map' must give the file beside it that holds each array")
+    except OSError as error:
+        raise problem(index, f"it cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise problem(
+            index, f"it is no index of shards ({type(error).__name__}: {error}). {_WHOLE_COPY}"
+        ) from error
+    return weight_map, known
+
+
+def _check_shard(shard: Path, described: object, *, n_shards: int) -> None:
+    if not shard.is_file():
+        raise problem(shard, f"this shard, one of {n_shards}, is missing. {_WHOLE_COPY}")
+    if not isinstance(described, dict):  # other tools' indexes say nothing more
+        return
+    size = shard.stat().st_size
+    if size != described.get("bytes"):
+        raise problem(
+            shard, f"it has {size} bytes; expected {described.get('bytes')}. {_WHOLE_COPY}"
+        )
+    with shard.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != described.get("sha256"):
+        raise problem(shard, f"it does not agree with its checksum in the index. {_WHOLE_COPY}")

@@ -1,0 +1,97 @@
+"""Backbones out of timm, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, cast
+
+from torch import nn
+
+from protail._messages import unknown_name
+from protail.backbones._errors import WeightsError
+
+# Short names for what the experiments on large images use.
+TIMM_NAMES = {"resnet50": "resnet50", "resnext50": "resnext50_32x4d"}
+
+
+def make_timm_backbone(
+    name: str, *, own_names: Sequence[str], pretrained: bool, in_channels: int
+) -> nn.Module:
+    """Make a model of timm without its classifier.
+
+    Parameters
+    ----------
+    name : str
+        A name of timm, with or without ``timm/`` before it, or a short name of ours.
+    own_names : sequence of str
+        Names to offer beside those of timm when there is no such model.
+    pretrained : bool
+        Whether to fetch its weights.
+    in_channels : int
+        Channels of the images.
+
+    Returns
+    -------
+    torch.nn.Module
+        With ``n_features``.
+
+    Examples
+    --------
+    >>> from protail.backbones.timm_models import make_timm_backbone
+    >>> model = make_timm_backbone(
+    ...     "timm/resnet10t", own_names=[], pretrained=False, in_channels=3
+    ... )
+    >>> model.n_features
+    512
+    """
+    timm = _timm(name, own_names)
+    timm_name = TIMM_NAMES.get(name, name.removeprefix("timm/"))
+    _check_known(timm, name, timm_name, own_names)
+    options = {"num_classes": 0, "in_chans": in_channels}
+    if pretrained:
+        try:
+            model = timm.create_model(timm_name, pretrained=True, **options)
+        except Exception as error:  # each way to fetch, and each way it fails, has its own type
+            raise WeightsError(
+                f"pretrained=True: the weights of {name!r} could not be fetched ("
+                f"{_first_line(error)}). Check the network and try again, or get the file "
+                "elsewhere and give its path (weights=...)."
+            ) from error
+    else:
+        model = timm.create_model(timm_name, pretrained=False, **options)
+    # Some models end in a layer that is wider than their last feature map.
+    model.n_features = int(getattr(model, "head_hidden_size", None) or model.num_features)
+    return cast(nn.Module, model)
+
+
+def _timm(name: str, own_names: Sequence[str]) -> Any:
+    try:
+        return import_module("timm")
+    except ImportError as error:
+        if name in TIMM_NAMES or name.startswith("timm/"):
+            text = f"the backbone {name!r} needs timm."
+        else:
+            text = f"{unknown_name('name', name, own_names)} More come with timm."
+        raise ImportError(f"{text} Install it with pip install 'protail[vision]'.") from error
+
+
+def _check_known(timm: Any, name: str, timm_name: str, own_names: Sequence[str]) -> None:
+    architecture, _, tag = timm_name.partition(".")
+    if timm.is_model(architecture):
+        tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")]
+        if tag and tag not in tags:
+            raise ValueError(unknown_name("tag", tag, tags) + f" It came in name={name!r}.")
+        return
+    known = list(dict.fromkeys([*own_names, *timm.list_models()]))
+    near = get_close_matches(architecture.lower(), known, n=5, cutoff=0.5)
+    nearest = f"the nearest names are {', '.join(map(repr, near))}. " if near else ""
+    raise ValueError(
+        f"name={name!r} is unknown; {nearest}backbone_names() and timm.list_models() give all."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,191 @@
+"""What ``protail data`` shows: tables, bars and a picture of class counts."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from protail.analysis import table7_entries, table7_errata, table7_row
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from protail.cli._command import Voice
+    from protail.data.sets import DataSet
+    from protail.profile import ClassProfile
+
+_BARS, _BAR_WIDTH = 20, 50
+_COLOURS = {"many": "#1f6fb4", "medium": "#e08214", "few": "#7b4fa3"}
+
+
+def sets_table(listed: list[dict[str, Any]]) -> Table:
+    """Make a table of data sets and what they take."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table("data set", "what", "options", box=box.SIMPLE)
+    for entry in listed:
+        table.add_row(entry["name"], entry["what"], ", ".join(entry["options"]))
+    return table
+
+
+def stats(dataset: DataSet) -> dict[str, Any]:
+    """Count the classes and images of a data set, in values that JSON can hold."""
+    profile = dataset.train.profile
+    row = table7_row(dataset.name, dataset.description.get("imbalance"))
+    if dataset.description.get("kind", "exp") != "exp":
+        row = None
+    return {
+        "name": dataset.name,
+        "description": dataset.description,
+        "images": {part: len(images) for part, images in dataset.parts.items()},
+        "classes": profile.n_classes,
+        "imbalance": profile.imbalance,
+        "counts": profile.counts.tolist(),
+        "groups": {
+            name: {"classes": len(group), "samples": int(profile.counts[group].sum())}
+            for name, group in profile.groups().items()
+        },
+        "table7": None
+        if row is None
+        else {
+            "entries": [vars(entry) for entry in table7_entries(row, profile)],
+            "errata": table7_errata(row, profile),
+        },
+    }
+
+
+def show_stats(voice: Voice, dataset: DataSet, found: dict[str, Any]) -> None:
+    """Show what `stats` found: a line, a table of groups, errata, bars."""
+    images = ", ".join(f"{n:,} {part}" for part, n in found["images"].items())
+    voice.show(
+        f"{found['name']}: {found['classes']:,} classes, {images} images, imbalance "
+        f"{found['imbalance']:.4g}"
+    )
+    voice.show(_groups_table(found))
+    for erratum in (found["table7"] or {"errata": []})["errata"]:
+        voice.show(f"Table 7 of the paper, {erratum}")
+    for line in bars(dataset.train.profile):
+        voice.show(line)
+
+
+def _groups_table(found: dict[str, Any]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    printed: dict[tuple[str, str], int] = {}
+    if found["table7"]:
+        printed = {
+            (entry["group"], entry["attribute"]): entry["printed"]
+            for entry in found["table7"]["entries"]
+        }
+    headings = ["group", "classes", "images", "share"]
+    table = Table(*headings, *(["paper: classes", "images"] if printed else []), box=box.SIMPLE)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    everything = {"classes": found["classes"], "samples": sum(found["counts"])}
+    for name, group in {**found["groups"], "all": everything}.items():
+        cells = [f"{group['classes']:,}", f"{group['samples']:,}"]
+        cells.append(f"{100 * group['samples'] / everything['samples']:.1f} %")
+        if printed:
+            for attribute in ("classes", "samples"):
+                value = printed[name, attribute]
+                cells.append(f"{value:,}" + ("" if value == group[attribute] else " (!)"))
+        table.add_row(name, *cells)
+    return table
+
+
+def bars(profile: ClassProfile) -> list[str]:
+    r"""Draw the class counts, largest first, as lines of text.
+
+    Parameters
+    ----------
+    profile : ClassProfile
+        The counts.
+
+    Returns
+    -------
+    list of str
+        At most twenty lines; where there are more classes, each stands for the mean of several.
+
+    Examples
+    --------
+    >>> from protail.cli._data_tables import bars
+    >>> from protail.profile import ClassProfile
+    >>> print("\n".join(bars(ClassProfile([4, 8]))))
+    1  ##################################################  8
+    2  #########################  4
+    """
+    ordered = profile.counts[profile.head_first()]
+    lines = []
+    for chunk in np.array_split(np.arange(len(ordered)), min(_BARS, len(ordered))):
+        first, last = f"{chunk[0] + 1}", f"{chunk[-1] + 1}"
+        mean = ordered[chunk].mean()
+        label = first if first == last else f"{first}-{last}"
+        bar = "#" * max(round(_BAR_WIDTH * mean / ordered[0]), int(mean > 0))
+        lines.append((label, f"{bar}  {mean:,.0f}" if bar else "0"))
+    width = max(len(label) for label, _ in lines)
+    return [f"{label:>{width}}  {bar}" for label, bar in lines]
+
+
+def counts_picture(dataset: DataSet) -> bytes:
+    """Draw the class counts, largest first, on a logarithmic axis.
+
+    Parameters
+    ----------
+    dataset : DataSet
+        Its training part is drawn.
+
+    Returns
+    -------
+    bytes
+        The picture, a PNG file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.cli._data_tables import counts_picture
+    >>> from protail.data.sets import DataSet, ImageSet
+    >>> images = ImageSet([0, 0, 1], ("ant", "bee"), np.zeros((3, 3, 8, 8), np.uint8))
+    >>> counts_picture(DataSet("ants", images, images))[1:4]
+    b'PNG'
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
+    except ImportError as error:
+        raise ImportError(
+            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
+        ) from error
+    profile = dataset.train.profile
+    order = profile.head_first()
+    figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    floor = 0.7 * max(profile.counts.min(), 1)
+    for name, group in profile.groups().items():
+        # Largest first, the classes of a group stand side by side.
+        places = np.flatnonzero(np.isin(order, group))
+        if len(places):
+            label = f"{name} ({len(places):,} classes, {profile.counts[group].sum():,} images)"
+            edges = np.arange(places[0], places[-1] + 2)
+            heights = np.maximum(profile.counts[order[places]], floor)
+            axes.stairs(
+                heights, edges, baseline=floor, fill=True, color=_COLOURS[name], label=label
+            )
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=floor)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("class, from the largest to the smallest")
+    axes.set_ylabel("training images")
+    axes.set_title(
+        f"{dataset.name}, imbalance {profile.imbalance:.4g}", loc="left", parse_math=False
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()

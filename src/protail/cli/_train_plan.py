@@ -1,0 +1,233 @@
+"""What ``protail train`` is about to do: checked, counted and said before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from protail._messages import unknown_name
+from protail.cli._devices import find_device
+from protail.data.augment._augment import NAMES
+from protail.data.augment._loader import LOADER_NAMES
+from protail.recipes.running import Job, Options, is_done
+from protail.training.representation import RepresentationTraining
+
+if TYPE_CHECKING:
+    from protail.cli._command import Voice
+    from protail.data.sets import DataSet
+    from protail.recipes import Recipe
+    from protail.training.settings import ClassifierSettings, RepresentationSettings
+
+DRIVERS = ("auto", "plain", "captured", "fabric")
+
+# Compiling takes half a minute and then saves a fifth of each step.
+_EPOCHS_WORTH_COMPILING = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Jobs that can be run, how, and how long they are.
+
+    Attributes
+    ----------
+    jobs : list of Job
+        One a seed.
+    waiting : list of Job
+        Those of them that were not finished before.
+    options : Options
+        How they run.
+    steps, classifier_steps : int
+        Of each job, in its two stages.
+    """
+
+    jobs: list[Job]
+    waiting: list[Job]
+    options: Options
+    steps: int
+    classifier_steps: int
+
+
+def choose_options(
+    data: DataSet, epochs: int, *, device: str, driver: str, compiled: bool | None, **others: Any
+) -> Options:
+    """Choose device, driver and whether to compile where the user has not.
+
+    Parameters
+    ----------
+    data : DataSet
+        What to train on; only images in memory can be part of a recorded step.
+    epochs : int
+        Length of stage 1.
+    device, driver : str
+        "auto", or what the user wants.
+    compiled : bool or None
+        None compiles on a GPU where the training is long.
+    **others
+        Other fields of the options.
+
+    Returns
+    -------
+    Options
+        What a training can run with here.
+    """
+    if driver not in DRIVERS:
+        raise ValueError(unknown_name("driver", driver, DRIVERS))
+    chosen = find_device(device)
+    can_record = chosen.type == "cuda" and data.train.is_resident
+    if driver == "captured" and not can_record:
+        raise ValueError(
+            "driver='captured' was asked for; expected a GPU and images in memory for it. Leave "
+            "it to --driver auto."
+        )
+    if driver == "auto":
+        driver = "captured" if can_record else "plain"
+    if compiled is None:
+        compiled = chosen.type == "cuda" and epochs >= _EPOCHS_WORTH_COMPILING
+    return Options(chosen, driver, compiled, **others)
+
+
+def make_plan(
+    recipe: Recipe,
+    data: DataSet,
+    seeds: Sequence[int],
+    output: Path | None,
+    options: Mapping[str, Any],
+) -> Plan:
+    """Put jobs together and find out, before anything is written, whether they can run.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What to do.
+    data : DataSet
+        With what.
+    seeds : sequence of int
+        A job each.
+    output : Path or None
+        Folder of the run; of several runs, the folder above them. None names it after what is run.
+    options : mapping
+        Arguments of `choose_options`.
+
+    Returns
+    -------
+    Plan
+        What to run.
+    """
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ValueError(f"--seed {seed} is given twice; expected each seed once.")
+    jobs = [Job(recipe, data, seed, _folder(recipe, data, seed, seeds, output)) for seed in seeds]
+    settings = jobs[0].representation
+    chosen = choose_options(data, settings.epochs, **options)
+    _check_augment("representation", settings.augment, data)
+    # Built on the CPU and thrown away: a name that nobody knows is found before a run exists.
+    training = RepresentationTraining(settings, data, seed=seeds[0], device=torch.device("cpu"))
+    steps = 0 if recipe.classifier is None else _classifier_steps(recipe.classifier, data)
+    waiting = [job for job in jobs if not is_done(job, chosen)]
+    return Plan(jobs, waiting, chosen, training.n_steps, steps)
+
+
+def _folder(
+    recipe: Recipe, data: DataSet, seed: int, seeds: Sequence[int], output: Path | None
+) -> Path:
+    if output is not None:
+        return output if len(seeds) == 1 else output / f"seed{seed}"
+    imbalance = data.description.get("imbalance")
+    words = [recipe.name.replace("/", "-"), data.name]
+    words += [] if imbalance is None else [f"{imbalance:g}"]
+    return Path("runs", "-".join([*words, f"seed{seed}"]))
+
+
+def _classifier_steps(settings: ClassifierSettings, data: DataSet) -> int:
+    from protail.data import make_sampler
+    from protail.losses.registry import make_loss
+
+    if settings.epochs or settings.centroids == "augmented":
+        _check_augment("classifier", settings.augment, data)
+    make_loss(settings.loss, data.train.profile.counts, **settings.loss_options)
+    sampler = make_sampler(settings.sampler, data.train.labels, seed=0, **settings.sampler_options)
+    steps = settings.epochs * -(-len(sampler) // settings.batch_size)
+    return min(steps, settings.max_steps or steps)
+
+
+def _check_augment(stage: str, names: Sequence[str], data: DataSet) -> None:
+    """Raise where a recipe for small images in memory meets images in files, or the reverse."""
+    suited = NAMES if data.train.is_resident else LOADER_NAMES
+    unsuited = [name for name in names if name not in suited]
+    if unsuited:
+        kind = "small images in memory" if data.train.is_resident else "images in files"
+        raise ValueError(
+            f"{stage}.augment has {', '.join(unsuited)}, but the {kind} of {data.name} take "
+            f"{', '.join(suited)}. Choose among them, as in --set "
+            f'\'{stage}.augment=["{suited[0]}", "flip"]\'.'
+        )
+
+
+def say_plan(voice: Voice, plan: Plan) -> None:
+    """Say what will be done: recipe, data, device, steps."""
+    recipe, data = plan.jobs[0].recipe, plan.jobs[0].data
+    voice.say(f"{recipe.name}: {recipe.title}")
+    voice.say(f"  representation: {_representation_words(plan.jobs[0].representation)}")
+    if recipe.classifier is not None:
+        voice.say(f"  classifier: {_classifier_words(recipe.classifier)}")
+    voice.say(_data_words(data))
+    voice.say(_device_words(plan))
+
+
+def _representation_words(settings: RepresentationSettings) -> str:
+    return (
+        f"{settings.backbone}, {_part('head', settings)} head, {_part('loss', settings)}; "
+        f"{settings.epochs} epochs, batch {settings.batch_size}, rate {settings.lr:g}, "
+        f"weight decay {settings.weight_decay:g}"
+    )
+
+
+def _classifier_words(settings: ClassifierSettings) -> str:
+    words = f"{_part('head', settings)} head"
+    if settings.centroids is not None:
+        words += f" from {settings.centroids} centroids"
+    if settings.epochs == 0:
+        return f"{words}; nothing more is learned"
+    return (
+        f"{words}, {_part('loss', settings)}; {settings.sampler}, epochs {settings.epochs}, "
+        f"batch {settings.batch_size}, rate {settings.lr:g}"
+    )
+
+
+def _part(part: str, settings: RepresentationSettings | ClassifierSettings) -> str:
+    """Name a part with its options, switches and those that are nothing left out."""
+    options: Mapping[str, Any] = getattr(settings, f"{part}_options")
+    shown = ", ".join(f"{k} {v}" for k, v in options.items() if v and not isinstance(v, bool))
+    name: str = getattr(settings, part)
+    return f"{name} ({shown})" if shown else name
+
+
+def _data_words(data: DataSet) -> str:
+    profile = data.train.profile
+    groups = ", ".join(f"{name} {len(group)}" for name, group in profile.groups().items())
+    skipped = data.description.get("images_skipped")
+    left_out = f"; {skipped:,} images cannot be read and are left out" if skipped else ""
+    return (
+        f"{data.name}: {len(data.train):,} images to learn from, {len(data.test):,} to judge on, "
+        f"{profile.n_classes:,} classes ({groups}), imbalance {profile.imbalance:.4g}{left_out}"
+    )
+
+
+def _device_words(plan: Plan) -> str:
+    if not plan.waiting:
+        return "Nothing is left to do: it was finished before."
+    options = plan.options
+    device = str(options.device)
+    if options.device.type == "cuda":
+        device += f" ({torch.cuda.get_device_name(options.device)})"
+    how = f"driver {options.driver}" + (", compiled" if options.compiled else "")
+    steps = f"{plan.steps:,} steps"
+    if plan.classifier_steps:
+        steps += f", then {plan.classifier_steps:,} of the classifier"
+    seeds = ", ".join(str(job.seed) for job in plan.waiting)
+    together = f"seeds {seeds} at once, each" if len(plan.waiting) > 1 else f"seed {seeds},"
+    return f"On {device}, {how}: {together} {steps}"

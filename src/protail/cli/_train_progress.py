@@ -1,0 +1,118 @@
+"""How far trainings have come: a bar for each seed, or a line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from protail.cli._command import Voice, console
+from protail.cli._progress import in_words
+
+if TYPE_CHECKING:
+    from protail.recipes.running import Job, Progress
+
+Watcher = Callable[["Progress"], None]
+
+_LINES = 10
+
+
+@contextmanager
+def training_progress(voice: Voice, jobs: Sequence[Job]) -> Iterator[Watcher]:
+    """Show epochs, loss, accuracy by group and time left until the block ends.
+
+    Parameters
+    ----------
+    voice : Voice
+        Who tells it.
+    jobs : sequence of Job
+        What is being trained.
+
+    Yields
+    ------
+    callable
+        The ``watch`` argument of :func:`protail.recipes.running.run_jobs`.
+    """
+    if voice.is_watched:
+        with _bars(jobs) as watch:
+            yield watch
+    else:
+        yield _Lines(voice)
+
+
+@contextmanager
+def _bars(jobs: Sequence[Job]) -> Iterator[Watcher]:
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("seed {task.fields[seed]}"),
+        BarColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+    )
+    clock = _Clock()
+    with Bars(*columns, console=console(stderr=True), transient=True) as bars:
+        tasks = {
+            job.seed: bars.add_task(
+                "", total=job.representation.epochs, seed=job.seed, words="starting"
+            )
+            for job in jobs
+        }
+
+        def watch(progress: Progress) -> None:
+            words = _words(progress, clock.left(progress))
+            bars.update(tasks[progress.job.seed], completed=progress.epoch, words=words)
+
+        yield watch
+
+
+class _Lines:
+    """Say a line after each tenth of the epochs."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self._clock = _Clock()
+        self._tenths: dict[int, int] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        left = self._clock.left(progress)
+        seed, tenth = progress.job.seed, _LINES * progress.epoch // _epochs(progress)
+        if tenth > self._tenths.get(seed, 0):
+            self._tenths[seed] = tenth
+            self._voice.say(f"seed {seed}: {_words(progress, left)}")
+
+
+class _Clock:
+    """Tell the time left from the epochs since the first that was seen.
+
+    The first pays for what is set up only once, and may come late in a training that is resumed.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[int, tuple[int, float]] = {}
+
+    def left(self, progress: Progress) -> float | None:
+        """Give the seconds left of stage 1; None while nothing is known."""
+        now = time.perf_counter()
+        epoch, then = self._first.setdefault(progress.job.seed, (progress.epoch, now))
+        if progress.epoch == epoch:
+            return None
+        pace = (now - then) / (progress.epoch - epoch)
+        return (_epochs(progress) - progress.epoch) * pace
+
+
+def _words(progress: Progress, left: float | None) -> str:
+    parts = [f"epoch {progress.epoch}/{_epochs(progress)}", f"loss {progress.loss:.3f}"]
+    if progress.scores:
+        shares = (f"{name} {100 * share:.1f}" for name, share in progress.scores.items())
+        parts.append(" ".join(shares) + " %")
+    if progress.epoch == _epochs(progress):
+        parts.append("finishing")
+    elif left is not None:
+        parts.append(f"{in_words(left)} left")
+    return ", ".join(parts)
+
+
+def _epochs(progress: Progress) -> int:
+    return progress.job.representation.epochs

@@ -1,0 +1,286 @@
+"""``protail search``: settings of a recipe, chosen on training images held out of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protail.cli._command import Debug, Device, Json, Overwrite, Voice
+from protail.cli._command import command as _command
+from protail.cli._dataset_options import (
+    DataRoot,
+    Dataset,
+    Imbalance,
+    Kind,
+    Lists,
+    OnBadImage,
+    Selection,
+    load_images,
+)
+from protail.cli.recipes import Set, read_changes
+
+if TYPE_CHECKING:
+    from protail.recipes.search import Search, SearchResult, SearchTrial
+
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe, two as in ce/pc-la, or a .toml file.",
+        show_default=False,
+    ),
+]
+Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--over",
+        metavar="KEY[=RANGE]",
+        help="What to vary: LOW:HIGH, LOW:HIGH:log or choice:A,B,C; can be repeated.",
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Recipe to write, .toml.")
+]
+JournalFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Trials so far; workers may share it. [beside the recipe]"),
+]
+Trials = Annotated[int, typer.Option(metavar="N", help="Trials in all.")]
+Budget = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Begin no trial that would end later, as in 9m.")
+]
+AtOnce = Annotated[
+    int | None, typer.Option(metavar="K", help="Trainings at once, a stream each. [1; heads 16]")
+]
+Score = Annotated[str, typer.Option(help="Maximise balanced, few or all.")]
+HeldOut = Annotated[float, typer.Option(metavar="SHARE", help="Of each class's training images.")]
+Pruner = Annotated[str, typer.Option(help="Give bad trainings up: none, median, hyperband.")]
+Seed = Annotated[int, typer.Option(help="Of parts, trainings and trials.")]
+
+Compile = Annotated[bool, typer.Option("--compile", help="Compile networks first.")]
+
+_SHOWN_TRIALS = 10
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+@_command
+def search(
+    recipe: Recipe,
+    dataset: Dataset,
+    over: Over = None,
+    changes: Set = None,
+    trials: Trials = 20,
+    budget: Budget = None,
+    at_once: AtOnce = None,
+    journal: JournalFile = None,
+    output: Output = Path("best.toml"),
+    score: Score = "balanced",
+    held_out: HeldOut = 0.2,
+    pruner: Pruner = "none",
+    seed: Seed = 0,
+    imbalance: Imbalance = None,
+    kind: Kind = None,
+    selection: Selection = None,
+    data_root: DataRoot = None,
+    lists: Lists = None,
+    on_bad_image: OnBadImage = None,
+    device: Device = "auto",
+    compiled: Compile = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Search for settings of a recipe, judged on held-out training images.
+
+    Test images are never looked at. The same command goes on where it was stopped.
+    """
+    from protail.cli._devices import find_device
+    from protail.recipes import load_recipe
+    from protail.recipes.running import Options
+    from protail.recipes.search import Search, read_searched_keys, run_search
+
+    voice = Voice(as_json)
+    places = _Places(output)
+    start = load_recipe(recipe).with_overrides(read_changes(changes or []))
+    keys = read_searched_keys(over or [], start)
+    seconds = None if budget is None else read_seconds(budget)
+    place = find_device(device)
+    images = load_images(
+        dataset,
+        data_root,
+        imbalance=imbalance,
+        kind=kind,
+        selection=selection,
+        lists=lists,
+        on_bad_image=on_bad_image,
+    )
+    wanted = Search(start, images, keys, score, held_out, seed)
+    places.check(wanted, overwrite=overwrite)
+    _announce(voice, wanted, pruner)
+    try:
+        result = run_search(
+            wanted,
+            journal or places.journal,
+            n_trials=trials,
+            budget=seconds,
+            at_once=at_once,
+            pruner=pruner,
+            options=Options.automatic(str(place), compiled=compiled),
+            watch=_Watch(voice),
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("The same command goes on with the trials so far.") from None
+    picture = _picture(result, voice)
+    places.write(result, picture)
+    voice.show(_table(result))
+    if picture is not None:
+        voice.say(f"Picture: {places.picture}")
+    voice.say(f"Recipe: {output}. Train it on all training images: protail train {output} ...")
+    voice.finish({**result.to_dict(), "output": str(output)})
+
+
+def read_seconds(text: str) -> float:
+    """Read a duration.
+
+    Parameters
+    ----------
+    text : str
+        A number, with s, m or h behind it; seconds without.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Examples
+    --------
+    >>> from protail.cli.search import read_seconds
+    >>> read_seconds("9m"), read_seconds("1.5h"), read_seconds("90")
+    (540.0, 5400.0, 90.0)
+    """
+    found = re.fullmatch(r"\s*(\d+\.?\d*)\s*([smh]?)\s*", text)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"--budget {text!r} is no duration; expected one as in 90s, 9m or 1.5h.")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+class _Places:
+    """What a search leaves: the recipe, and beside it all trials and a picture."""
+
+    def __init__(self, recipe: Path) -> None:
+        if recipe.suffix != ".toml":
+            from protail._files import OutputError
+
+            raise OutputError(22, f"{recipe} cannot be written: its name should end in .toml.")
+        self.recipe = recipe
+        self.trials = recipe.with_suffix(".search.json")
+        self.picture = recipe.with_suffix(".search.png")
+        self.journal = recipe.with_suffix(".search.journal")
+
+    def check(self, search: Search, *, overwrite: bool) -> None:
+        """Raise unless the places are free, or hold what this very search found so far."""
+        from protail._files import check_free
+
+        replace = overwrite or self._is_of(search)
+        for place in (self.recipe, self.trials, self.picture):
+            check_free(place, overwrite=replace)
+
+    def _is_of(self, search: Search) -> bool:
+        try:
+            there = json.loads(self.trials.read_bytes())
+        except (OSError, ValueError):
+            return False
+        about = json.loads(json.dumps(search.about))
+        return isinstance(there, dict) and all(there.get(key) == about[key] for key in about)
+
+    def write(self, result: SearchResult, picture: bytes | None) -> None:
+        """Write all of them, but no picture where there is none."""
+        found = result.recipe
+        note = (
+            f"# Found by protail search, best of {len(result.trials)} trials: scored "
+            f"{_percent(result.best)} % ({result.search.score}) on held out training images.\n"
+        )
+        self._write(self.recipe, (note + found.to_toml()).encode())
+        record = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        self._write(self.trials, record.encode())
+        if picture is not None:
+            self._write(self.picture, picture)
+
+    def _write(self, place: Path, content: bytes) -> None:
+        from protail._files import new_file
+
+        # Another worker of the same search may have written it since we looked.
+        with new_file(place, overwrite=True) as temporary:
+            temporary.write_bytes(content)
+
+
+def _picture(result: SearchResult, voice: Voice) -> bytes | None:
+    """Draw the picture; a search without matplotlib has found as much."""
+    from protail.report.search_picture import search_picture
+
+    if result.best is None:
+        return None
+    try:
+        return search_picture(result)
+    except ImportError as error:
+        voice.say(f"Note: {error}")
+        return None
+
+
+class _Watch:
+    """Tell of trials: of those that take long, and of each that is the best so far."""
+
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self._best = -1.0
+
+    def __call__(self, trial: SearchTrial) -> None:
+        is_best = trial.score is not None and trial.score > self._best
+        if is_best:
+            self._best = trial.score or 0.0
+        if is_best or (trial.seconds or 0.0) >= 5:
+            result = trial.state if trial.score is None else f"{_percent(trial)} %"
+            values = ", ".join(f"{key} {_shown(value)}" for key, value in trial.params.items())
+            mark = ", the best so far" if is_best else ""
+            self._voice.say(f"Trial {trial.number}: {result} with {values}{mark}.")
+
+
+def _announce(voice: Voice, search: Search, pruner: str) -> None:
+    parts = search.held_out
+    voice.say(
+        f"Learning from {len(parts.train):,} training images, judging on {len(parts.test):,} "
+        "others; no test image is looked at."
+    )
+    if search.is_of_heads:
+        voice.say("Only stage 2 is searched: the representation is trained once.")
+        if pruner != "none":
+            voice.say("Note: heads learn too fast to be pruned; --pruner has no effect here.")
+
+
+def _table(result: SearchResult) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    keys = [key.key for key in result.search.keys]
+    table = Table("trial", *keys, f"{result.search.score}, %", "seconds", "state", box=box.SIMPLE)
+    ranked = sorted(result.trials, key=lambda trial: (-(trial.score or -1.0), trial.number))
+    for trial in ranked[:_SHOWN_TRIALS]:
+        values = [_shown(trial.params.get(key, "")) for key in keys]
+        seconds = "" if trial.seconds is None else f"{trial.seconds:.1f}"
+        table.add_row(str(trial.number), *values, _percent(trial), seconds, trial.state)
+    hidden = len(ranked) - _SHOWN_TRIALS
+    if hidden > 0:
+        table.add_row("...", *[""] * len(keys), "", "", f"{hidden} more")
+    return table
+
+
+def _percent(trial: SearchTrial | None) -> str:
+    return "" if trial is None or trial.score is None else f"{100 * trial.score:.1f}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,151 @@
+"""``protail train``: run a recipe on a data set, from images to scores."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from protail.cli._command import Debug, Device, Json, Overwrite, Voice
+from protail.cli._command import command as _command
+from protail.cli._dataset_options import (
+    DataRoot,
+    Dataset,
+    Imbalance,
+    Kind,
+    Lists,
+    OnBadImage,
+    Selection,
+)
+from protail.cli.recipes import Set
+
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe, two as in ce/pc-la, or a .toml file.",
+        show_default=False,
+    ),
+]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option("--seed", min=0, metavar="NUMBER", help="By default 0; several train at once."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="DIR", help="Run to write; for several seeds, a folder of runs."
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
+Driver = Annotated[str, typer.Option(metavar="NAME", help="auto, plain, captured or fabric.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="By default long trainings on a GPU."),
+]
+Cache = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep features here for the next time.")
+]
+CheckpointEvery = Annotated[
+    float, typer.Option(metavar="SECONDS", help="At least, between two checkpoints.")
+]
+
+
+@_command
+def train(
+    recipe: Recipe,
+    dataset: Dataset,
+    imbalance: Imbalance = None,
+    kind: Kind = None,
+    selection: Selection = None,
+    data_root: DataRoot = None,
+    lists: Lists = None,
+    on_bad_image: OnBadImage = None,
+    seed: Seeds = None,
+    changes: Set = None,
+    output: Output = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    checkpoint_every: CheckpointEvery = 60,
+    device: Device = "auto",
+    driver: Driver = "auto",
+    compiled: Compile = None,
+    cache: Cache = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a recipe on a data set and judge what came out.
+
+    All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN.
+    """
+    from protail.cli._dataset_options import load_images
+    from protail.cli._train_plan import make_plan, say_plan
+    from protail.cli.recipes import read_changes
+    from protail.recipes import load_recipe
+
+    voice = Voice(as_json)
+    begin = time.perf_counter()
+    chosen = load_recipe(recipe).with_overrides(read_changes(changes or []))
+    images = load_images(
+        dataset,
+        data_root,
+        imbalance=imbalance,
+        kind=kind,
+        selection=selection,
+        lists=lists,
+        on_bad_image=on_bad_image,
+    )
+    how = {
+        "device": device,
+        "driver": driver,
+        "compiled": compiled,
+        "resume": resume,
+        "overwrite": overwrite,
+        "checkpoint_seconds": checkpoint_every,
+        "cache": cache,
+    }
+    plan = make_plan(chosen, images, seed or [0], output, how)
+    say_plan(voice, plan)
+    records = _run(plan, voice)
+    _show(plan, records, voice, time.perf_counter() - begin)
+
+
+def _run(plan: Any, voice: Voice) -> list[dict[str, Any]]:
+    from protail.cli._train_progress import training_progress
+    from protail.recipes.running import run_jobs
+
+    try:
+        with training_progress(voice, plan.waiting) as watch:
+            return run_jobs(plan.jobs, plan.options, watch)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "The same command with --resume goes on from the last checkpoint."
+        ) from None
+
+
+def _show(plan: Any, records: list[dict[str, Any]], voice: Voice, seconds: float) -> None:
+    from protail.cli._progress import in_words
+    from protail.cli._run_scores import show_scores, summary
+    from protail.recipes import recipe_hash
+
+    by_seed = {f"seed {job.seed}": each for job, each in zip(plan.jobs, records, strict=True)}
+    show_scores(voice, by_seed)
+    for job in plan.jobs:
+        voice.say(f"Run: {job.folder}")
+    voice.say(f"It took {in_words(seconds)}.")
+    first = plan.jobs[0]
+    voice.finish(
+        {
+            "recipe": first.recipe.name,
+            "hash": recipe_hash(first.recipe.resolved()),
+            "data": first.resolved["data"],
+            "runs": [
+                {"seed": job.seed, "run": str(job.folder), "evaluation": record}
+                for job, record in zip(plan.jobs, records, strict=True)
+            ],
+            "summary": summary(records) if len(records) > 1 else None,
+            "seconds": round(seconds, 3),
+        }
+    )

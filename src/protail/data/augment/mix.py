@@ -1,0 +1,143 @@
+"""mixup and CutMix: two images of a batch in one, with two labels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protail._messages import unknown_name
+from protail.data._random import stream_key
+from protail.data._row_sampler import whole_number
+from protail.data.augment._draws import uniforms
+
+KINDS = ("mixup", "cutmix", "mixup-cutmix")
+# Far from the purposes of an augment's steps.
+_PURPOSE = 1 << 20
+
+
+class Mixed(NamedTuple):
+    """A mixed batch; its loss is ``weight * loss(labels) + (1 - weight) * loss(other_labels)``.
+
+    Attributes
+    ----------
+    images : Tensor, shape (b, 3, h, w)
+        Mixed images.
+    labels, other_labels : Tensor of int64, shape (b,)
+        Labels of the image and of its partner.
+    weight : Tensor, 0-d
+        Share of the image.
+    """
+
+    images: Tensor
+    labels: Tensor
+    other_labels: Tensor
+    weight: Tensor
+
+
+def mix_weights(alpha: float, n_steps: int, seed: int = 0) -> Tensor:
+    """Draw the share of the first image for every step from Beta(alpha, alpha).
+
+    Parameters
+    ----------
+    alpha : float
+        0 means no mixing.
+    n_steps : int
+        How many steps.
+    seed : int
+        Same seed, same shares.
+
+    Returns
+    -------
+    Tensor of float32, shape (n_steps,)
+        Shares between 0 and 1.
+
+    Examples
+    --------
+    >>> from protail.data.augment import mix_weights
+    >>> mix_weights(0.0, 3)
+    tensor([1., 1., 1.])
+    """
+    whole_number("n_steps", n_steps, 0)
+    if not 0 <= alpha < float("inf"):
+        raise ValueError(f"alpha={alpha!r}; expected a number of 0 (no mixing) or more.")
+    if alpha == 0:
+        return torch.ones(n_steps)
+    key = int(stream_key(seed, _PURPOSE)[0])
+    weights = np.random.Generator(np.random.Philox(key=key)).beta(alpha, alpha, n_steps)
+    return torch.from_numpy(weights.astype(np.float32))
+
+
+def mix(
+    images: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    index: Tensor,
+    epoch: int | Tensor,
+    *,
+    kind: str = "mixup",
+    seed: int = 0,
+) -> Mixed:
+    """Mix every image of a batch with another one of it.
+
+    Partners, boxes and the choice between the kinds depend on seed, epoch and the indices of the
+    batch alone. Pure tensor code that a CUDA graph can hold.
+
+    Parameters
+    ----------
+    images : Tensor of float, shape (b, 3, h, w)
+        Normalised images.
+    labels : Tensor of int64, shape (b,)
+        Their labels.
+    weight : Tensor, 0-d
+        Share of the image, of `mix_weights`; 1 changes nothing.
+    index : Tensor of int64, shape (b,)
+        What the augment got.
+    epoch : int or 0-d tensor of int64
+        What the augment got.
+    kind : {"mixup", "cutmix", "mixup-cutmix"}
+        Blend the images; or paste a box of the partner, one place for the whole batch, whose area
+        is a share of ``1 - weight`` before it is clipped at the border; or either, by chance.
+    seed : int
+        Same seed, same partners.
+
+    Returns
+    -------
+    Mixed
+        Images, both labels and the true share: for CutMix that of the clipped box.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.data.augment import mix
+    >>> images, labels = torch.rand(4, 3, 8, 8), torch.arange(4)
+    >>> mixed = mix(images, labels, torch.tensor(0.5), torch.arange(4), 0)
+    >>> other = images[mixed.other_labels]
+    >>> torch.allclose(mixed.images, (images + other) / 2)
+    True
+    """
+    if kind not in KINDS:
+        raise ValueError(unknown_name("kind", kind, KINDS))
+    numbers = uniforms(seed, epoch, index, _PURPOSE, 4)
+    partner = numbers[:, 0].argsort(stable=True)
+    share = weight
+    if kind != "mixup":
+        outside = _outside_box(weight, numbers[0, 1:3], (images.shape[2], images.shape[3]))
+        pasted = numbers[0, 3] < 0.5 if kind == "mixup-cutmix" else numbers.new_ones(()).bool()
+        share = torch.where(pasted, outside.float(), weight)
+        weight = share.mean()
+    mixed = torch.lerp(images[partner], images, share.to(images.dtype))
+    return Mixed(mixed, labels, labels[partner], weight)
+
+
+def _outside_box(weight: Tensor, centre: Tensor, size: tuple[int, int]) -> Tensor:
+    """Mark the pixels outside a box, shape (h, w)."""
+    side = (1 - weight).sqrt()
+    inside = []
+    for length, place in zip(size, centre.unbind(), strict=True):
+        half = (side * length).floor().div(2, rounding_mode="floor")
+        away = torch.arange(length, device=centre.device) - (place * length).floor()
+        inside.append((away >= -half) & (away < half))
+    return ~(inside[0][:, None] & inside[1])

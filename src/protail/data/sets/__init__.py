@@ -1,0 +1,27 @@
+"""Data sets of images behind one registry, and draws that travel."""
+
+from protail.data.sets._errors import DataSetError
+from protail.data.sets._pictures import read_picture
+from protail.data.sets.images import DataSet, ImageSet
+from protail.data.sets.inaturalist import read_annotations
+from protail.data.sets.listfile import read_list
+from protail.data.sets.long_tail import long_tailed_counts, long_tailed_index
+from protail.data.sets.packed import load_draw, save_draw
+from protail.data.sets.registry import data_root, dataset_names, load_dataset, register_dataset
+
+__all__ = [
+    "DataSet",
+    "DataSetError",
+    "ImageSet",
+    "data_root",
+    "dataset_names",
+    "load_dataset",
+    "load_draw",
+    "long_tailed_counts",
+    "long_tailed_index",
+    "read_annotations",
+    "read_list",
+    "read_picture",
+    "register_dataset",
+    "save_draw",
+]

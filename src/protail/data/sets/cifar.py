@@ -1,0 +1,182 @@
+"""CIFAR-10 and CIFAR-100, cut to a long tail."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protail.data.sets._errors import DataSetError, missing_library
+from protail.data.sets.images import DataSet, ImageSet
+from protail.data.sets.long_tail import draw_description, long_tailed_counts, long_tailed_index
+from protail.data.sets.registry import data_root, register_dataset
+
+
+@dataclass(frozen=True)
+class Source:
+    """Say which files hold a data set, with the MD5 of each, and what is in them."""
+
+    folder: str
+    torchvision_class: str
+    train: dict[str, str]
+    test: dict[str, str]
+    meta: dict[str, str]
+    labels_key: str
+    names_key: str
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Every file and its MD5."""
+        return {**self.train, **self.test, **self.meta}
+
+
+# Files as published at https://www.cs.toronto.edu/~kriz/cifar.html and read by torchvision.
+SOURCES = {
+    "cifar10-lt": Source(
+        folder="cifar-10-batches-py",
+        torchvision_class="CIFAR10",
+        train={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        },
+        test={"test_batch": "40351d587109b95175f43aff81a1287e"},
+        meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
+        labels_key="labels",
+        names_key="label_names",
+    ),
+    "cifar100-lt": Source(
+        folder="cifar-100-python",
+        torchvision_class="CIFAR100",
+        train={"train": "16019d7e3df5f24257cddd939b257f8d"},
+        test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+        meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
+        labels_key="fine_labels",
+        names_key="fine_label_names",
+    ),
+}
+
+
+@register_dataset("cifar10-lt")
+def cifar10_lt(
+    root: str | os.PathLike[str] | None,
+    imbalance: float = 100,
+    kind: str = "exp",
+    selection: str = "shuffled",
+    seed: int = 0,
+    download: bool = True,
+) -> DataSet:
+    """CIFAR-10, 32 x 32, cut to a long tail of any imbalance (1: balanced)."""
+    draw = {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
+    return _load("cifar10-lt", data_root(root), download, draw)
+
+
+@register_dataset("cifar100-lt")
+def cifar100_lt(
+    root: str | os.PathLike[str] | None,
+    imbalance: float = 100,
+    kind: str = "exp",
+    selection: str = "shuffled",
+    seed: int = 0,
+    download: bool = True,
+) -> DataSet:
+    """CIFAR-100, 32 x 32, cut to a long tail of any imbalance (1: balanced)."""
+    draw = {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
+    return _load("cifar100-lt", data_root(root), download, draw)
+
+
+def _load(name: str, root: Path, download: bool, draw: dict[str, Any]) -> DataSet:
+    source = SOURCES[name]
+    folder = root / source.folder
+    missing = [file for file in source.files if not (folder / file).is_file()]
+    if missing and not download:
+        raise DataSetError(
+            f"{name}: {', '.join(missing)} not found in {folder}; expected CIFAR's files there. "
+            f"Run 'protail data prepare {name}', or name the folder that holds {source.folder} "
+            "(root=, --data-root, PROTAIL_DATA)."
+        )
+    if missing:
+        _download(name, source, root)
+    train = _read_images(folder, source.train, source.labels_key)
+    test = _read_images(folder, source.test, source.labels_key)
+    names = _read(folder, *next(iter(source.meta.items())))[source.names_key]
+    classes = tuple(str(each) for each in names)
+    n_max = int(np.bincount(train[1]).max())
+    counts = long_tailed_counts(n_max, len(classes), draw["imbalance"], draw["kind"])
+    index = long_tailed_index(train[1], counts, draw["selection"], draw["seed"])
+    return DataSet(
+        name=name,
+        train=ImageSet(train[1][index], classes, train[0][index], origin=index),
+        test=ImageSet(test[1], classes, test[0], origin=np.arange(len(test[1]))),
+        description=draw_description(**draw, n_max=n_max),
+    )
+
+
+def _download(name: str, source: Source, root: Path) -> None:
+    try:
+        datasets = import_module("torchvision.datasets")
+    except ImportError as error:
+        raise missing_library("torchvision", f"downloading {name}") from error
+    reader: Any = getattr(datasets, source.torchvision_class)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        reader(root=str(root), download=True)
+    except Exception as error:  # the network, the disk, a damaged archive: each has its own error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataSetError(
+            f"{name}: it is not in {root} and cannot be downloaded ({reason[:200]}); expected the "
+            f"folder {source.folder} there. Download {reader.url}, unpack it in {root}, and "
+            "delete what a broken download left there."
+        ) from error
+
+
+def _read_images(
+    folder: Path, files: dict[str, str], labels_key: str
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    batches = [_read(folder, file, md5) for file, md5 in files.items()]
+    pixels = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    return pixels, np.concatenate([np.array(batch[labels_key], np.int64) for batch in batches])
+
+
+def _read(folder: Path, file: str, md5: str) -> dict[str, Any]:
+    """Read one of CIFAR's pickles; nothing is unpickled unless its MD5 is right."""
+    path = folder / file
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataSetError(
+            f"{path}: it cannot be read ({error.strerror}); expected one of CIFAR's files. Check "
+            "the folder and its permissions."
+        ) from error
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+        raise DataSetError(
+            f"{path}: its MD5 differs from the published one; expected {md5}. It is damaged or "
+            "half downloaded: delete it, and it will be downloaded again."
+        )
+    result: dict[str, Any] = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+    return result
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Read arrays, text and numbers; refuse whatever else a pickle may name."""
+
+    _ALLOWED: ClassVar[dict[str, Any]] = {
+        "_reconstruct": np.empty(0).__reduce__()[0],
+        "ndarray": np.ndarray,
+        "dtype": np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "numpy" and name in self._ALLOWED:
+            return self._ALLOWED[name]
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed; expected arrays only")

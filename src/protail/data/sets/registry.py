@@ -1,0 +1,159 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from protail._registry import Registry
+from protail.data.sets.images import DataSet
+
+Loader = TypeVar("Loader", bound=Callable[..., DataSet])
+
+DATA_SETS: Registry[DataSet] = Registry("data set", given=["root"], package="protail.data.sets")
+DRAW_SUFFIX = ".protail-draw.zip"
+
+
+def register_dataset(name: str) -> Callable[[Loader], Loader]:
+    """Make a function a data set that `load_dataset` knows.
+
+    Parameters
+    ----------
+    name : str
+        What users will write.
+
+    Returns
+    -------
+    callable
+        A decorator. The function's first argument is ``root`` (a path or None); its other
+        arguments are the options that the data set takes. The first line of its docstring is what
+        ``protail data list`` shows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.data.sets import DataSet, ImageSet, load_dataset, register_dataset
+    >>> @register_dataset("grey-squares")
+    ... def grey_squares(root, size: int = 8) -> DataSet:
+    ...     images = ImageSet([0, 1], ("light", "dark"), np.zeros((2, 3, size, size), np.uint8))
+    ...     return DataSet("grey-squares", images, images)
+    >>> load_dataset("grey-squares", size=4).train
+    ImageSet(2 images of 2 classes, 4 x 4 pixels, resident)
+    >>> from protail.data.sets.registry import DATA_SETS
+    >>> _ = DATA_SETS._factories.pop("grey-squares")
+    """
+    return DATA_SETS.register(name)
+
+
+def dataset_names() -> list[str]:
+    """List the data sets there are.
+
+    Returns
+    -------
+    list of str
+        Every registered name.
+
+    Examples
+    --------
+    >>> from protail.data.sets import dataset_names
+    >>> dataset_names()
+    ['cifar10-lt', 'cifar100-lt', 'imagefolder', 'imagenet-lt', 'inaturalist18', 'places-lt']
+    """
+    return DATA_SETS.names()
+
+
+def load_dataset(
+    name: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    imbalance: float | None = None,
+    kind: str | None = None,
+    selection: str | None = None,
+    seed: int | None = None,
+    download: bool = True,
+    **options: Any,
+) -> DataSet:
+    """Load a data set by name, or an exported draw by its path.
+
+    Parameters
+    ----------
+    name : str or path-like
+        One of `dataset_names`; the path of a file that `save_draw` wrote (it ends in ``.zip``); or
+        a folder of images, which is short for "imagefolder" and that root.
+    root : path-like, optional
+        Where the data is; by default the folder named by the environment variable PROTAIL_DATA,
+        else ``~/.cache/protail``.
+    imbalance : float, optional
+        The largest class over the smallest, for data sets that are cut to a long tail.
+    kind : {"exp", "step"}, optional
+        The form of the tail.
+    selection : {"shuffled", "first"}, optional
+        Which images of a class are kept.
+    seed : int, optional
+        Of the draw or the split. Like the three above it, None leaves it to the data set (100,
+        "exp", "shuffled" and 0), and an exported draw stays as it was drawn.
+    download : bool, default=True
+        Whether a data set that can be downloaded is, when it is missing.
+    **options
+        What else the data set takes; any other option is an error that names those.
+
+    Returns
+    -------
+    DataSet
+        Its parts and how it was made.
+
+    Examples
+    --------
+    >>> from protail.data.sets import load_dataset
+    >>> data = load_dataset("cifar100-lt", imbalance=50)  # doctest: +SKIP
+    >>> data  # doctest: +SKIP
+    DataSet(cifar100-lt: 12608 train, 10000 test, 100 classes)
+    """
+    chosen = {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
+    options |= {option: value for option, value in chosen.items() if value is not None}
+    known = os.fspath(name)
+    if known not in DATA_SETS.names():
+        if known.endswith(".zip"):
+            from protail.data.sets.packed import load_draw
+
+            return load_draw(known, **_only(chosen, options))
+        if os.path.isdir(known) and root is None:
+            known, root = "imagefolder", known
+    if not download and "download" in DATA_SETS.options(known):
+        options["download"] = False
+    return DATA_SETS.make(known, root, **options)
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """Say where data is looked for.
+
+    Parameters
+    ----------
+    root : path-like, optional
+        What the user named.
+
+    Returns
+    -------
+    Path
+        That; else what the environment variable PROTAIL_DATA names; else ``~/.cache/protail``.
+
+    Examples
+    --------
+    >>> from protail.data.sets import data_root
+    >>> data_root("photos").as_posix()
+    'photos'
+    """
+    named = os.environ.get("PROTAIL_DATA") if root is None else root
+    return Path(named or "~/.cache/protail").expanduser()
+
+
+def _only(taken: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    for option in options:
+        if option not in taken:
+            listed = ", ".join(map(repr, taken))
+            raise ValueError(
+                f"an exported draw takes no option {option!r}; options it takes: {listed}."
+            )
+    return options

@@ -1,0 +1,92 @@
+"""Heads by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
+
+from protail._registry import Registry
+from protail.heads.prototype import PrototypeHead
+
+Head = TypeVar("Head", bound=Callable[..., nn.Module])
+
+HEADS: Registry[nn.Module] = Registry(
+    "head", given=["n_classes", "n_features"], package="protail.heads"
+)
+HEADS.register("prototype")(PrototypeHead)
+
+
+def register_head(name: str) -> Callable[[Head], Head]:
+    """Give a head a name that `make_head` and recipes know.
+
+    Parameters
+    ----------
+    name : str
+        What users will write. It must be free.
+
+    Returns
+    -------
+    callable
+        A decorator for a class or function that takes ``n_classes``, ``n_features`` and options
+        and gives a module: features (batch, n_features) to logits (batch, n_classes).
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from protail.heads.registry import make_head, register_head
+    >>> @register_head("two-layers")
+    ... def two_layers(n_classes: int, n_features: int, *, width: int = 8) -> nn.Module:
+    ...     first, last = nn.Linear(n_features, width), nn.Linear(width, n_classes)
+    ...     return nn.Sequential(first, nn.ReLU(), last)
+    >>> len(make_head("two-layers", 3, 2, width=4))
+    3
+    """
+    return HEADS.register(name)
+
+
+def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.Module:
+    """Make a head by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `head_names`.
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector.
+    **options
+        What that head takes; for "prototype" ``distance``, ``temperature`` and ``normalize``,
+        for "linear" ``bias``.
+
+    Returns
+    -------
+    torch.nn.Module
+        Features to logits.
+
+    Examples
+    --------
+    >>> from protail.heads.registry import make_head
+    >>> make_head("prototype", 3, 2, distance="cosine")
+    PrototypeHead(3, 2, distance='cosine', temperature=None, normalize=None)
+    """
+    return HEADS.make(name, n_classes, n_features, **options)
+
+
+def head_names() -> list[str]:
+    """List the heads that `make_head` knows.
+
+    Returns
+    -------
+    list of str
+        In the order of the alphabet.
+
+    Examples
+    --------
+    >>> from protail.heads.registry import head_names
+    >>> {"linear", "prototype"} <= set(head_names())
+    True
+    """
+    return HEADS.names()

@@ -1,0 +1,101 @@
+"""Losses by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from protail._registry import Registry
+from protail.losses.logit_adjusted import LogitAdjustedLoss
+from protail.profile import ClassProfile
+
+Loss = TypeVar("Loss", bound=Callable[..., nn.Module])
+Counts = ArrayLike | Tensor | ClassProfile
+
+LOSSES: Registry[nn.Module] = Registry("loss", given=["counts"], package="protail.losses")
+
+
+def register_loss(name: str) -> Callable[[Loss], Loss]:
+    """Give a loss a name that `make_loss` and recipes know.
+
+    Parameters
+    ----------
+    name : str
+        What users will write. It must be free.
+
+    Returns
+    -------
+    callable
+        A decorator for a class or function that takes ``counts``, the training rows of every
+        class, and options, and gives a module: logits and labels to a number.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from protail.losses.registry import make_loss, register_loss
+    >>> @register_loss("summed")
+    ... def summed(counts) -> nn.Module:
+    ...     return nn.CrossEntropyLoss(reduction="sum")
+    >>> make_loss("summed", [3, 1])
+    CrossEntropyLoss()
+    """
+    return LOSSES.register(name)
+
+
+def make_loss(name: str, counts: Counts, **options: Any) -> nn.Module:
+    """Make a loss by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `loss_names`.
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class.
+    **options
+        What that loss takes; for "logit-adjusted" ``tau``, for "cross-entropy"
+        ``label_smoothing``.
+
+    Returns
+    -------
+    torch.nn.Module
+        Logits and labels to a number.
+
+    Examples
+    --------
+    >>> from protail.losses.registry import make_loss
+    >>> make_loss("logit-adjusted", [3, 1], tau=0.5)
+    LogitAdjustedLoss(n_classes=2, tau=0.5)
+    """
+    return LOSSES.make(name, counts, **options)
+
+
+def loss_names() -> list[str]:
+    """List the losses that `make_loss` knows.
+
+    Returns
+    -------
+    list of str
+        In the order of the alphabet.
+
+    Examples
+    --------
+    >>> from protail.losses.registry import loss_names
+    >>> {"cross-entropy", "logit-adjusted"} <= set(loss_names())
+    True
+    """
+    return LOSSES.names()
+
+
+@register_loss("cross-entropy")
+def _cross_entropy(counts: Counts, *, label_smoothing: float = 0.0) -> nn.Module:
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing={label_smoothing!r}; expected from 0 to below 1.")
+    return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+
+
+@register_loss("logit-adjusted")
+def _logit_adjusted(counts: Counts, *, tau: float = 0.25) -> nn.Module:
+    return LogitAdjustedLoss(counts, tau)

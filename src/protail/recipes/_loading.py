@@ -1,0 +1,131 @@
+"""Recipes from files: those that come with the package, and anybody's own."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from protail._messages import unknown_name
+from protail.recipes._places import Place, RecipeError
+from protail.recipes._recipe import Recipe, read_table
+from protail.recipes._rules import Settings
+from protail.recipes._stages import STAGES
+
+_FOLDER = Path(__file__).parent
+_SUFFIX = ".toml"
+
+
+def recipe_names() -> list[str]:
+    """List the recipes that come with the package.
+
+    Returns
+    -------
+    list of str
+        In the order of the alphabet.
+
+    Examples
+    --------
+    >>> from protail.recipes import recipe_names
+    >>> "pc-cdt-la" in recipe_names()
+    True
+    """
+    return sorted(file.stem for file in _FOLDER.glob(f"*{_SUFFIX}"))
+
+
+def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
+    """Read a recipe.
+
+    Parameters
+    ----------
+    name_or_path : str or path-like
+        One of `recipe_names`; two of them with a slash, for stage 1 of the first and stage 2 of
+        the second; or the path of a file that ends in .toml.
+
+    Returns
+    -------
+    Recipe
+        Checked, every default spelled out.
+
+    Examples
+    --------
+    >>> from protail.recipes import load_recipe
+    >>> recipe = load_recipe("ce/pc-la")
+    >>> recipe.representation.weight_decay, recipe.classifier.loss_options["tau"]
+    (0.0005, 0.25)
+    """
+    return _load(os.fspath(name_or_path), ())
+
+
+def _load(name: str, readers: tuple[Path, ...]) -> Recipe:
+    """Read a recipe that the files ``readers``, each by the one before, ask for."""
+    if name.endswith(_SUFFIX):
+        return _read(Path(name), str(name), readers)
+    first, slash, second = name.partition("/")
+    if slash:
+        return _combine(_load(first, readers), _load(second, readers))
+    if name not in recipe_names():
+        raise RecipeError(
+            f"{unknown_name('recipe', name, recipe_names())} A recipe of your own is a path "
+            f"that ends in {_SUFFIX}."
+        )
+    return _read(_FOLDER / f"{name}{_SUFFIX}", f"recipe {name!r}", readers)
+
+
+def _combine(first: Recipe, second: Recipe) -> Recipe:
+    for recipe, stage in ((first, "representation"), (second, "classifier")):
+        if stage not in recipe.stages:
+            raise RecipeError(
+                f"recipe '{first.name}/{second.name}': {recipe.name!r} has no {stage} stage. "
+                "Write representation/classifier, as in wd/pc."
+            )
+    return Recipe(
+        name=f"{first.name}/{second.name}",
+        title=f"{first.title}; then {second.title}",
+        reference="; ".join(dict.fromkeys(filter(None, (first.reference, second.reference)))),
+        representation=first.representation,
+        classifier=second.classifier,
+    )
+
+
+def _read(file: Path, source: str, readers: tuple[Path, ...]) -> Recipe:
+    place = Place(source)
+    if file.resolve() in readers:
+        raise place.error("it extends itself. Take one extends out of the circle.")
+    table = _read_toml(file, place)
+    if "name" in table:
+        raise place.at("name").unexpected(table["name"], "no name: the file's name is it")
+    bases: dict[str, Settings] = {}
+    for stage in STAGES:
+        given = table.get(stage)
+        if isinstance(given, dict) and "extends" in given:
+            extended = given.pop("extends")
+            bases[stage] = _base(
+                extended, stage, file, place.at(f"{stage}.extends"), (*readers, file.resolve())
+            )
+    return Recipe(**read_table({"name": file.stem, **table}, place, bases))
+
+
+def _read_toml(file: Path, place: Place) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise place.error("there is no such file. Check the path.") from None
+    except OSError as error:
+        raise place.error(f"it cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise place.error(f"this is not valid TOML: {error}.") from None
+
+
+def _base(extended: Any, stage: str, file: Path, place: Place, readers: tuple[Path, ...]) -> Any:
+    if not isinstance(extended, str):
+        raise place.unexpected(extended, "the name of a recipe, or a path that ends in .toml")
+    near = str(file.parent / extended) if extended.endswith(_SUFFIX) else extended
+    try:
+        recipe = _load(near, readers)
+    except RecipeError as error:
+        raise place.error(f"{place.key} = {extended!r}: {error}") from None
+    if stage not in recipe.stages:
+        raise place.unexpected(extended, f"a recipe that has a {stage} stage")
+    return getattr(recipe, stage)

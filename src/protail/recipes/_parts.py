@@ -1,0 +1,120 @@
+"""The parts that a stage names: what there is of each, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from protail._registry import Option, Registry
+from protail.data.samplers import _SAMPLERS
+from protail.heads.registry import HEADS
+from protail.losses.registry import LOSSES
+from protail.recipes._places import Place
+from protail.recipes._types import conform
+
+# A sampler's seed and ranks are the run's business, not the recipe's.
+_ROW_SAMPLERS: Registry[Any] = Registry("sampler", given=["labels", "seed", "rank", "world_size"])
+for _name, _sampler in _SAMPLERS.items():
+    _ROW_SAMPLERS.register(_name)(_sampler)
+
+
+class Part(NamedTuple):
+    """A registry, and what to give it to see whether options make anything."""
+
+    registry: Registry[Any]
+    smallest: tuple[Any, ...]
+
+
+PARTS = {
+    "head": Part(HEADS, (2, 2)),
+    "loss": Part(LOSSES, ([2, 1],)),
+    "sampler": Part(_ROW_SAMPLERS, ([0, 1],)),
+}
+
+
+def options_taken(part: str, name: str) -> dict[str, Option]:
+    """Say what the part of this name takes; nothing is known about methods.
+
+    Parameters
+    ----------
+    part : str
+        "head", "loss", "sampler" or "method".
+    name : str
+        Which one.
+
+    Returns
+    -------
+    dict of str to Option
+        By name.
+
+    Examples
+    --------
+    >>> from protail.recipes._parts import options_taken
+    >>> list(options_taken("head", "prototype"))
+    ['distance', 'temperature', 'normalize']
+    """
+    return PARTS[part].registry.options(name) if part in PARTS else {}
+
+
+def check_name(part: str, name: str, place: Place) -> None:
+    """Raise unless there is a ``part`` of this name."""
+    if part in PARTS and name not in PARTS[part].registry.names():
+        raise place.unknown(name, PARTS[part].registry.names())
+
+
+def complete_options(
+    part: str, name: str, options: Mapping[str, Any], place: Place
+) -> dict[str, Any]:
+    """Check the options of a part and spell out its defaults.
+
+    Parameters
+    ----------
+    part, name : str
+        Which part, and which one of its kind.
+    options : mapping of str to object
+        What it is to take.
+    place : Place
+        The stage.
+
+    Returns
+    -------
+    dict of str to object
+        Every option, in the order of the signature.
+
+    Examples
+    --------
+    >>> from protail.recipes._parts import complete_options
+    >>> from protail.recipes._places import Place
+    >>> complete_options("loss", "logit-adjusted", {"tau": 1}, Place("a.toml", "classifier"))
+    {'tau': 1.0}
+    """
+    if part not in PARTS:
+        return dict(options)
+    registry, smallest = PARTS[part]
+    try:
+        registry.check(name, options)
+    except ValueError as error:
+        raise place.error(f"{place.key}.{part}_options: {error}") from None
+    complete = {
+        key: conform(options[key], option.hint, place.at(key)) if key in options else option.default
+        for key, option in registry.options(name).items()
+    }
+    # Each part knows what it takes better than any table of ranges here would: make a small one.
+    try:
+        with torch.random.fork_rng(devices=[]):
+            registry.make(name, *smallest, **complete)
+    except (TypeError, ValueError) as error:
+        raise place.error(f"{place.key}.{error}") from None
+    return complete
+
+
+def owners(option: str) -> list[str]:
+    """List every part that takes this option, in words."""
+    return [
+        f"{part} {name!r}"
+        for part, (registry, _) in PARTS.items()
+        for name in registry.names()
+        if option in registry.options(name)
+    ]

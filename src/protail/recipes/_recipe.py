@@ -1,0 +1,281 @@
+"""The recipe: a method's stages, checked and complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from protail.recipes._places import Place
+from protail.recipes._stages import STAGES, read_stage, stage_table
+from protail.recipes._toml import parse_value, toml_text
+from protail.recipes._types import plain
+from protail.training.settings import ClassifierSettings, RepresentationSettings
+
+_WORDS = ("title", "reference", "paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A method's stages, written down.
+
+    Every recipe there is has been checked: names, types, ranges, and what goes together.
+
+    Parameters
+    ----------
+    name : str
+        What it is called by.
+    title : str
+        One line on what it does.
+    reference : str
+        The paper and section it comes from.
+    paper : str
+        Where the paper of the prototype classifiers reports it; empty where it does not.
+    representation : RepresentationSettings, optional
+        Stage 1.
+    classifier : ClassifierSettings, optional
+        Stage 2. A recipe has at least one stage.
+
+    Examples
+    --------
+    >>> from protail.recipes import load_recipe
+    >>> recipe = load_recipe("pc-la")
+    >>> recipe.classifier.head, recipe.classifier.loss_options
+    ('prototype', {'tau': 0.25})
+    """
+
+    name: str
+    title: str
+    reference: str = ""
+    paper: str = ""
+    representation: RepresentationSettings | None = None
+    classifier: ClassifierSettings | None = None
+
+    def __post_init__(self) -> None:
+        place = Place(f"recipe {self.name!r}")
+        _check_words({key: getattr(self, key) for key in ("name", *_WORDS)}, place)
+        for stage in STAGES:
+            settings = getattr(self, stage)
+            if settings is not None:
+                checked = read_stage(stage, stage_table(settings), place.at(stage), settings)
+                object.__setattr__(self, stage, checked)
+        if not self.stages:
+            raise place.error(f"it has no stage; expected {' or '.join(STAGES)}, or both.")
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of the stages it has, in their order."""
+        return tuple(stage for stage in STAGES if getattr(self, stage) is not None)
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
+        """Change settings of stages that are there.
+
+        Parameters
+        ----------
+        overrides : mapping of str to object
+            By keys with dots: ``classifier.lr``, ``classifier.loss_options.tau``, and for options
+            also the short form that recipes have, ``classifier.tau``. Text is read as a TOML
+            value; text that is none is taken as it is.
+
+        Returns
+        -------
+        Recipe
+            Of the same name.
+
+        Examples
+        --------
+        >>> from protail.recipes import load_recipe
+        >>> changed = load_recipe("pc-la").with_overrides({"classifier.tau": "0.5"})
+        >>> changed.classifier.loss_options
+        {'tau': 0.5}
+        """
+        given: dict[str, dict[str, Any]] = {}
+        for key, value in overrides.items():
+            *above, last = self._key_parts(key)
+            table = given
+            for part in above:
+                table = table.setdefault(part, {})
+            table[last] = parse_value(value) if isinstance(value, str) else value
+        place = Place(f"recipe {self.name!r}")
+        changed: dict[str, Any] = {
+            stage: read_stage(stage, table, place.at(stage), getattr(self, stage))
+            for stage, table in given.items()
+        }
+        return replace(self, **changed)
+
+    def _key_parts(self, key: str) -> list[str]:
+        place = Place(f"recipe {self.name!r}")
+        parts = key.split(".")
+        if parts[-1].endswith("_options"):
+            raise place.error(f"{key!r} is a table; set what is in it, as in {key}.name=value.")
+        if parts[0] not in STAGES or not all(parts) or not 2 <= len(parts) <= 3:
+            raise place.error(
+                f"{key!r} is no key to set; expected a stage and a setting, such as "
+                "representation.lr or classifier.tau."
+            )
+        if parts[0] not in self.stages:
+            raise place.error(f"{key!r} cannot be set: this recipe has no {parts[0]} stage.")
+        if len(parts) == 3 and not parts[1].endswith("_options"):
+            raise place.error(
+                f"{key!r} is no key to set; expected two words, or three as in "
+                "classifier.loss_options.tau."
+            )
+        return parts
+
+    def resolved(self) -> dict[str, Any]:
+        """Spell out everything the recipe says, defaults included.
+
+        Returns
+        -------
+        dict of str to object
+            What JSON can hold; `from_resolved` reads it back.
+
+        Examples
+        --------
+        >>> from protail.recipes import load_recipe
+        >>> resolved = load_recipe("wd").resolved()
+        >>> resolved["representation"]["weight_decay"], resolved["classifier"]
+        (0.005, None)
+        """
+        resolved: dict[str, Any] = {key: getattr(self, key) for key in ("name", *_WORDS)}
+        for stage in STAGES:
+            settings = getattr(self, stage)
+            resolved[stage] = None if settings is None else plain(stage_table(settings))
+        return resolved
+
+    @classmethod
+    def from_resolved(cls, resolved: Mapping[str, Any]) -> Self:
+        """Make the recipe that was spelled out.
+
+        Parameters
+        ----------
+        resolved : mapping of str to object
+            What `resolved` gave.
+
+        Returns
+        -------
+        Recipe
+            The same again.
+
+        Examples
+        --------
+        >>> from protail.recipes import Recipe, load_recipe
+        >>> Recipe.from_resolved(load_recipe("pc").resolved()) == load_recipe("pc")
+        True
+        """
+        return cls(**read_table(resolved, Place(f"recipe {resolved.get('name')!r}")))
+
+    def to_toml(self) -> str:
+        """Write the recipe, defaults included, as a file that `load_recipe` reads.
+
+        Returns
+        -------
+        str
+            The text. A recipe file is called by its name, so the name is only a comment in it.
+
+        Examples
+        --------
+        >>> from protail.recipes import load_recipe
+        >>> print(load_recipe("ncm").to_toml().splitlines()[0])
+        # ncm
+        """
+        resolved = self.resolved()
+        lines = [f"# {self.name}", *(f"{key} = {toml_text(resolved[key])}" for key in _WORDS)]
+        for stage in self.stages:
+            lines += ["", f"[{stage}]"]
+            lines += [f"{key} = {toml_text(value)}" for key, value in resolved[stage].items()]
+        return "\n".join(lines) + "\n"
+
+
+def read_table(
+    table: Mapping[str, Any], place: Place, bases: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Read what a recipe is made of.
+
+    Parameters
+    ----------
+    table : mapping of str to object
+        Name, words, and a table for each stage.
+    place : Place
+        Where the table comes from.
+    bases : mapping of str to settings, optional
+        What stages start from.
+
+    Returns
+    -------
+    dict of str to object
+        Arguments of `Recipe`.
+
+    Examples
+    --------
+    >>> from protail.recipes._places import Place
+    >>> from protail.recipes._recipe import read_table
+    >>> table = {"name": "a", "title": "short", "classifier": {"epochs": 3}}
+    >>> read_table(table, Place("a.toml"))["classifier"].epochs
+    3
+    """
+    known = ["name", *_WORDS, *STAGES]
+    for key in table:
+        if key not in known:
+            raise place.unknown_key(key, known)
+    values = {key: table[key] for key in ("name", *_WORDS) if key in table}
+    _check_words(values, place)
+    for stage in STAGES:
+        given = table.get(stage)
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            raise place.at(stage).unexpected(given, "a table")
+        values[stage] = read_stage(stage, given, place.at(stage), (bases or {}).get(stage))
+    return values
+
+
+def _check_words(words: Mapping[str, Any], place: Place) -> None:
+    for key in ("name", "title"):
+        if key not in words:
+            raise place.error(f"{key} is missing; expected text of one line.")
+    for key, text in words.items():
+        empty = isinstance(text, str) and not text.strip()
+        if not isinstance(text, str) or "\n" in text or (empty and key in ("name", "title")):
+            raise place.at(key).unexpected(text, "text of one line")
+
+
+def recipe_hash(resolved: Mapping[str, Any]) -> str:
+    """Name what a recipe computes: its stages, whatever it is called.
+
+    Parameters
+    ----------
+    resolved : mapping of str to object
+        What `Recipe.resolved` gave.
+
+    Returns
+    -------
+    str
+        SHA-256 of the stages as canonical JSON; 4 and 4.0 are the same number.
+
+    Examples
+    --------
+    >>> from protail.recipes import load_recipe, recipe_hash
+    >>> pc, pc_la = (load_recipe(name) for name in ("pc", "pc-la"))
+    >>> recipe_hash(pc.resolved()) == recipe_hash(pc_la.resolved())
+    False
+    >>> same = pc.with_overrides({"classifier.tau": "0.25"})
+    >>> recipe_hash(same.resolved()) == recipe_hash(pc_la.resolved())
+    True
+    """
+    stages = {stage: _canonical(resolved[stage]) for stage in STAGES}
+    text = json.dumps(stages, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_canonical(item) for item in value]
+        case dict():
+            return {key: _canonical(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,220 @@
+"""The work of a search: trainings in lanes, or many heads on one backbone."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from protail.evaluation import Evaluation
+from protail.recipes._search_data import judge, judge_features, scores_of
+from protail.recipes._search_journal import Journal
+from protail.recipes._search_locks import Mutex
+from protail.recipes._search_trials import OpenTrial, SearchTrial
+from protail.recipes.running import Job, Options, run_jobs
+from protail.training._run_folder import EVALUATION
+from protail.training.classifier import learn_heads
+from protail.training.feature_cache import FeatureCache
+from protail.training.frozen import FrozenFeatures
+from protail.training.loop import Steps, interleave
+from protail.training.representation import (
+    DivergenceError,
+    Epoch,
+    RepresentationTraining,
+    make_method,
+)
+from protail.training.runs import Run
+from protail.training.settings import ClassifierSettings
+
+if TYPE_CHECKING:
+    from protail.recipes.search import Search
+
+NextTrial = Callable[[], OpenTrial | None]
+Watcher = Callable[[SearchTrial], None]
+
+# How often a training is looked at, at most.
+LOOKS = 10
+
+
+class _GiveUpError(Exception):
+    """A pruner has seen enough of a training."""
+
+
+class Trainings:
+    """Try trials by training both stages; each of several lanes takes one after the other.
+
+    Parameters
+    ----------
+    search : Search
+        What is searched.
+    journal : Journal
+        Where trials are written down.
+    options : Options
+        How to run.
+    watch : callable
+        Told of each trial that has ended.
+    """
+
+    def __init__(self, search: Search, journal: Journal, options: Options, watch: Watcher) -> None:
+        self._search, self._journal = search, journal
+        self._options, self._watch = options, watch
+
+    def run(self, next_trial: NextTrial, at_once: int) -> None:
+        """Try trials until there is no next one."""
+        streams = []
+        if self._options.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+            streams = [torch.cuda.Stream(self._options.device) for _ in range(at_once)]  # type: ignore[no-untyped-call]
+        interleave([self._lane(next_trial) for _ in range(at_once)], streams)
+
+    def _lane(self, next_trial: NextTrial) -> Steps[None]:
+        while (trial := next_trial()) is not None:
+            try:
+                evaluation = yield from self._try(trial)
+            except DivergenceError:
+                ended = self._journal.diverged(trial)
+            except _GiveUpError:
+                ended = self._journal.pruned(trial)
+            else:
+                scores = scores_of(evaluation)
+                ended = self._journal.done(trial, scores[self._search.score], scores)
+            # A training and its driver know each other: only this frees what they hold on a GPU.
+            gc.collect()
+            self._watch(ended)
+
+    def _try(self, trial: OpenTrial) -> Steps[Evaluation]:
+        search, options = self._search, self._options
+        recipe = search.recipe.with_overrides(trial.params)
+        assert recipe.representation is not None
+        training = RepresentationTraining(
+            recipe.representation,
+            search.held_out,
+            seed=search.seed,
+            device=options.device,
+            captured=options.driver == "captured",
+            compiled=options.compiled,
+        )
+        method = yield from training.steps(0, lambda epoch: self._look(trial, training, epoch))
+        head: nn.Module = method.head
+        frozen = FrozenFeatures(method.backbone, search.held_out, options.device)
+        if recipe.classifier is not None:
+            wanted = {"": recipe.classifier}
+            head = learn_heads(wanted, frozen, seed=search.seed, driver=options.driver)[""]
+        return judge(head, frozen, search.held_out, search.counts)
+
+    def _look(self, trial: OpenTrial, training: RepresentationTraining, epoch: Epoch) -> None:
+        done, n_epochs = epoch.number + 1, training.settings.epochs
+        every = max(1, n_epochs // LOOKS)
+        if done % every or done == n_epochs:
+            return
+        method, search = training.evaluated, self._search
+        frozen = FrozenFeatures(method.backbone, search.held_out, self._options.device)
+        # The precision of the training: a GPU has chosen its kernels for it already.
+        precision = training.settings.precision
+        seen = judge(method.head, frozen, search.held_out, search.counts, precision)
+        scores = scores_of(seen)
+        if trial.look(done // every, scores[search.score]):
+            raise _GiveUpError
+
+
+class Heads:
+    """Try trials that differ in stage 2 only: train the representation once, then heads on it.
+
+    Parameters
+    ----------
+    search, journal, options, watch
+        As in `Trainings`. The representation is kept beside the journal, for other workers and
+        for the next time.
+    """
+
+    def __init__(self, search: Search, journal: Journal, options: Options, watch: Watcher) -> None:
+        self._search, self._journal = search, journal
+        self._options, self._watch = options, watch
+
+    def run(self, next_trial: NextTrial, at_once: int) -> None:
+        """Try trials until there is no next one."""
+        search = self._search
+        frozen = self._frozen()
+        judged_on = frozen.of(search.held_out.test, "float32")
+        while trials := _up_to(at_once, next_trial):
+            settings = {}
+            for trial in trials:
+                classifier = search.recipe.with_overrides(trial.params).classifier
+                assert classifier is not None
+                settings[str(trial.number)] = classifier
+            heads = self._learn(settings, frozen)
+            results = judge_features(heads, judged_on, search.held_out, search.counts)
+            for trial in trials:
+                result = results.get(str(trial.number))
+                if result is None:
+                    self._watch(self._journal.diverged(trial))
+                else:
+                    scores = scores_of(result)
+                    self._watch(self._journal.done(trial, scores[search.score], scores))
+
+    def _frozen(self) -> FrozenFeatures:
+        search, device = self._search, self._options.device
+        settings = search.recipe.representation
+        assert settings is not None
+        weights = self._trained_run().weights()
+        method = make_method(settings, search.held_out.train.profile.counts, search.seed)
+        backbone = {
+            name.removeprefix("backbone."): tensor
+            for name, tensor in weights.items()
+            if name.startswith("backbone.")
+        }
+        method.backbone.load_state_dict(backbone)
+        cache = FeatureCache(self._options.cache)
+        return FrozenFeatures(method.backbone.to(device), search.held_out, device, cache)
+
+    def _trained_run(self) -> Run:
+        """Open the run of the representation; make it first, or wait for whoever does."""
+        search = self._search
+        recipe = replace(search.recipe, classifier=None)
+        place = self._journal.files / "representation"
+        folder = place / _name({**search.about, "recipe": recipe.resolved()["representation"]})
+        place.mkdir(parents=True, exist_ok=True)
+        with Mutex(place):
+            if not (folder / EVALUATION).is_file():
+                job = Job(recipe, search.held_out, search.seed, folder)
+                run_jobs([job], replace(self._options, resume=True, overwrite=False))
+        return Run.open(folder)
+
+    def _learn(
+        self, settings: dict[str, ClassifierSettings], frozen: FrozenFeatures
+    ) -> dict[str, nn.Module]:
+        """Learn heads together; where the sum of their losses is no number, find out whose."""
+        try:
+            return learn_heads(
+                settings, frozen, seed=self._search.seed, driver=self._options.driver
+            )
+        except DivergenceError:
+            names = list(settings)
+            if len(names) == 1:
+                return {}
+            half = len(names) // 2
+            parts = (
+                {name: settings[name] for name in part} for part in (names[:half], names[half:])
+            )
+            return {
+                name: head for part in parts for name, head in self._learn(part, frozen).items()
+            }
+
+
+def _name(about: dict[str, Any]) -> str:
+    """Name a representation by everything it hangs on."""
+    parts = {key: about[key] for key in ("recipe", "data", "held_out", "seed")}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _up_to(most: int, next_trial: NextTrial) -> Sequence[OpenTrial]:
+    trials: list[OpenTrial] = []
+    while len(trials) < most and (trial := next_trial()) is not None:
+        trials.append(trial)
+    return trials

@@ -1,0 +1,334 @@
+"""Running recipes: from data to scores, several at once, each in a folder of its own."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protail.data.sets import DataSet
+from protail.evaluation import Evaluation
+from protail.methods import Method
+from protail.recipes._recipe import Recipe
+from protail.training._run_folder import RUN, check_place, check_same, read_unfinished
+from protail.training._run_json import as_json
+from protail.training.checkpoint import restore_training_state, training_state
+from protail.training.classifier import learn_heads
+from protail.training.feature_cache import FeatureCache
+from protail.training.frozen import FrozenFeatures
+from protail.training.loop import Steps, interleave
+from protail.training.representation import Epoch, RepresentationTraining
+from protail.training.runs import Run, RunError
+from protail.training.settings import RepresentationSettings
+
+# How often scores are looked at while training; they decide nothing.
+_LOOKS = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """One execution of a recipe.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        What to do.
+    data : DataSet
+        With what.
+    seed : int
+        Same seed, same result.
+    folder : Path
+        Where its run is kept.
+    """
+
+    recipe: Recipe
+    data: DataSet
+    seed: int
+    folder: Path
+
+    @property
+    def representation(self) -> RepresentationSettings:
+        """Stage 1, which a job cannot do without."""
+        if self.recipe.representation is None:
+            raise ValueError(
+                f"recipe {self.recipe.name!r} has no representation stage; expected one. Combine "
+                f"it with one that has, as in 'wd/{self.recipe.name}'."
+            )
+        return self.recipe.representation
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Everything the result hangs on."""
+        return {
+            "recipe": self.recipe.resolved(),
+            "data": {"name": self.data.name, **self.data.description},
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a job tells while it runs.
+
+    Attributes
+    ----------
+    job : Job
+        Which job.
+    epoch : int
+        Epochs done.
+    loss : float
+        Mean loss of the last one.
+    scores : dict of str to float
+        The last look at the test set, by group; empty before the first.
+    """
+
+    job: Job
+    epoch: int
+    loss: float
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+Watcher = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, none of which the result hangs on but for rounding.
+
+    Attributes
+    ----------
+    device : torch.device
+        Where to train.
+    driver : {"plain", "captured"}
+        How a step is taken.
+    compiled : bool
+        Whether networks are compiled first.
+    resume, overwrite : bool
+        What to do with a run that is there already.
+    checkpoint_seconds : float
+        Time between two checkpoints, at least; they are made at the end of an epoch.
+    cache : Path or None
+        Where features stay for the next time.
+    """
+
+    device: torch.device
+    driver: str
+    compiled: bool = False
+    resume: bool = False
+    overwrite: bool = False
+    checkpoint_seconds: float = 60.0
+    cache: Path | None = None
+
+    @classmethod
+    def automatic(cls, device: str = "auto", **others: Any) -> Options:
+        """Choose device and driver: a GPU where there is one, with recorded steps."""
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        chosen = torch.device(device)
+        return cls(chosen, "captured" if chosen.type == "cuda" else "plain", **others)
+
+
+def run_jobs(
+    jobs: Sequence[Job], options: Options, watch: Watcher | None = None
+) -> list[dict[str, Any]]:
+    """Run jobs, all at once in this process; on a GPU each has a stream.
+
+    Where runs are resumed, those that are finished are not run again. Nothing is begun before
+    every folder has been looked at.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        What to run.
+    options : Options
+        How to run.
+    watch : callable, optional
+        Told of each epoch.
+
+    Returns
+    -------
+    list of dict
+        Scores of each job, as in its ``evaluation.json``.
+    """
+    waiting = [job for job in jobs if not is_done(job, options)]
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(
+                Run.create(
+                    job.folder, job.resolved, resume=options.resume, overwrite=options.overwrite
+                )
+            )
+            for job in waiting
+        ]
+        for note in dict.fromkeys(note for run in runs for note in run.notes):
+            warnings.warn(note, stacklevel=2)
+        streams = []
+        if options.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+            streams = [torch.cuda.Stream(options.device) for _ in waiting]  # type: ignore[no-untyped-call]
+        steps = [_steps(job, run, options, watch) for job, run in zip(waiting, runs, strict=True)]
+        interleave(steps, streams)
+    return [Run.open(job.folder).evaluation() for job in jobs]
+
+
+def is_done(job: Job, options: Options) -> bool:
+    """Say whether a job that is resumed was finished before; raise where it cannot be run.
+
+    Parameters
+    ----------
+    job : Job
+        What is to be run.
+    options : Options
+        Whether it is resumed or replaces what is there.
+
+    Returns
+    -------
+    bool
+        True where nothing is left to do.
+    """
+    if options.resume and options.overwrite:
+        raise RunError("resume and overwrite are both true; expected one of them at most.")
+    check_place(job.folder)
+    if options.overwrite or not (job.folder / RUN).exists():
+        return False
+    run = Run.open(job.folder)
+    done = options.resume and run.finished
+    if not done:
+        read_unfinished(job.folder, resume=options.resume)
+    check_same(job.folder, run.resolved, as_json(job.resolved, "resolved"))
+    return done
+
+
+def _steps(job: Job, run: Run, options: Options, watch: Watcher | None) -> Steps[dict[str, Any]]:
+    training = RepresentationTraining(
+        job.representation,
+        job.data,
+        seed=job.seed,
+        device=options.device,
+        captured=options.driver == "captured",
+        compiled=options.compiled,
+    )
+    keeper = _Keeper(job, run, training, options, watch)
+    method = yield from training.steps(keeper.restore(), keeper.after_epoch)
+    scores = evaluate_all(job, method, options)
+    run.finish(scores.record, scores.weights)
+    return scores.record
+
+
+class _Keeper:
+    """Log epochs, look at scores, keep checkpoints."""
+
+    def __init__(
+        self,
+        job: Job,
+        run: Run,
+        training: RepresentationTraining,
+        options: Options,
+        watch: Watcher | None,
+    ) -> None:
+        self._job, self._run, self._training = job, run, training
+        self._options, self._watch = options, watch
+        self._kept_at = time.monotonic()
+        self._scores: dict[str, float] = {}
+        self._look_every = max(1, training.settings.epochs // _LOOKS)
+
+    def restore(self) -> int:
+        """Go back to the last checkpoint; give the epochs that were done by then."""
+        last = self._run.last_checkpoint()
+        if last is None:
+            return 0
+        training = self._training
+        restore_training_state(last.tensors, training.state, training.optimizer)
+        return int(last.record["epoch"]) + 1
+
+    def after_epoch(self, epoch: Epoch) -> None:
+        """Do what is due after an epoch."""
+        n_epochs = self._training.settings.epochs
+        numbers = {"loss": epoch.loss}
+        if (epoch.number + 1) % self._look_every == 0 and epoch.number + 1 < n_epochs:
+            self._scores = _groups(_evaluate(self._training.evaluated, self._job, self._options))
+            numbers |= self._scores
+        self._run.log(epoch.step, epoch.number, **numbers)
+        if self._watch is not None:
+            self._watch(Progress(self._job, epoch.number + 1, epoch.loss, self._scores))
+        due = time.monotonic() - self._kept_at >= self._options.checkpoint_seconds
+        if due or epoch.number + 1 == n_epochs:
+            tensors = training_state(self._training.state, self._training.optimizer)
+            self._run.checkpoint(tensors, {"step": epoch.step, "epoch": epoch.number})
+            self._kept_at = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What came out of a job.
+
+    Attributes
+    ----------
+    record : dict
+        Scores of each stage, plain and with mirrored averaging.
+    weights : dict of str to Tensor
+        Everything learned, by stage.
+    """
+
+    record: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
+def evaluate_all(job: Job, method: Method, options: Options) -> Scores:
+    """Evaluate stage 1, learn stage 2 on it where the recipe has one, and evaluate that."""
+    frozen = FrozenFeatures(method.backbone, job.data, options.device, FeatureCache(options.cache))
+    heads: dict[str, nn.Module] = {"representation": method.head}
+    if job.recipe.classifier is not None:
+        wanted = {"classifier": job.recipe.classifier}
+        heads |= learn_heads(wanted, frozen, seed=job.seed, driver=options.driver)
+    weights = {f"backbone.{name}": t for name, t in method.backbone.state_dict().items()}
+    for stage, head in heads.items():
+        weights |= {f"{stage}.{name}": tensor for name, tensor in head.state_dict().items()}
+    return Scores(evaluate_heads(heads, frozen, job.data), weights)
+
+
+def evaluate_heads(
+    heads: Mapping[str, nn.Module], frozen: FrozenFeatures, data: DataSet
+) -> dict[str, Any]:
+    """Judge heads on the test images, as they are and averaged with their mirror images."""
+    plain = frozen.of(data.test, "float32")
+    mirrored = frozen.of(data.test, "float32", mirrored=True)
+    record: dict[str, Any] = {}
+    for stage, head in heads.items():
+        with torch.no_grad():
+            logits, others = head(plain).float(), head(mirrored).float()
+        record[stage] = {
+            "plain": _judged(logits, data).to_dict(),
+            "mirrored": _judged((logits + others) / 2, data).to_dict(),
+        }
+    return record
+
+
+def _evaluate(method: Method, job: Job, options: Options) -> Evaluation:
+    frozen = FrozenFeatures(method.backbone, job.data, options.device)
+    features = frozen.of(job.data.test, job.representation.precision)
+    with torch.no_grad():
+        return _judged(method.head(features).float(), job.data)
+
+
+def _judged(logits: Tensor, data: DataSet) -> Evaluation:
+    confidence, predicted = torch.softmax(logits, 1).max(1)
+    return Evaluation.from_predictions(
+        data.test.labels,
+        predicted.cpu(),
+        classes=range(len(data.train.classes)),
+        counts=data.train.profile.counts,
+        confidence=confidence.cpu(),
+    )
+
+
+def _groups(evaluation: Evaluation) -> dict[str, float]:
+    scores = {name: getattr(evaluation, name) for name in ("all", "many", "medium", "few")}
+    return {name: value for name, value in scores.items() if value is not None}

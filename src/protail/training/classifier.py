@@ -1,0 +1,192 @@
+"""Stage 2: learn heads on the frozen backbone, any number of them at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from protail.heads import PrototypeHead, class_means
+from protail.heads.registry import make_head
+from protail.losses.registry import make_loss
+from protail.training.captured import CapturedDriver
+from protail.training.frozen import FrozenFeatures, Stream
+from protail.training.loop import Driver, diverged, train
+from protail.training.plain import PlainDriver
+from protail.training.representation import DivergenceError, make_schedule
+from protail.training.settings import ClassifierSettings
+
+
+class FeatureBatch(NamedTuple):
+    """What a step of stage 2 gets.
+
+    Attributes
+    ----------
+    features : Tensor, shape (batch, n_features)
+        What the frozen backbone made of the images.
+    labels : Tensor of int, shape (batch,)
+        Class codes.
+    """
+
+    features: Tensor
+    labels: Tensor
+
+
+class HeadGroup(nn.Module):
+    """Heads that learn from the same features, each with its own loss.
+
+    Their losses are added up: no parameter is shared, so each gets the gradient it would get
+    alone.
+
+    Parameters
+    ----------
+    heads, losses : mapping of str to nn.Module
+        By name.
+    """
+
+    def __init__(self, heads: Mapping[str, nn.Module], losses: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads.values())
+        self.losses = nn.ModuleList(losses.values())
+
+    def forward(self, batch: FeatureBatch) -> Tensor:
+        """Give the sum of the losses of a batch."""
+        losses = [
+            loss(head(batch.features), batch.labels)
+            for head, loss in zip(self.heads, self.losses, strict=True)
+        ]
+        return torch.stack(losses).sum()
+
+
+def learn_heads(
+    settings: Mapping[str, ClassifierSettings],
+    frozen: FrozenFeatures,
+    *,
+    seed: int,
+    driver: str = "plain",
+) -> dict[str, nn.Module]:
+    """Learn a head for each of the settings; those with the same stream learn together.
+
+    Parameters
+    ----------
+    settings : mapping of str to ClassifierSettings
+        What each head hangs on, by name.
+    frozen : FrozenFeatures
+        The frozen backbone and the training images.
+    seed : int
+        Same seed, same heads.
+    driver : {"plain", "captured"}
+        How a step is taken.
+
+    Returns
+    -------
+    dict of str to nn.Module
+        The heads, by name.
+    """
+    alike: dict[tuple[Any, ...], dict[str, ClassifierSettings]] = defaultdict(dict)
+    for name, one in settings.items():
+        alike[_what_is_shared(one)][name] = one
+    heads: dict[str, nn.Module] = {}
+    for group in alike.values():
+        heads.update(_learn_group(group, frozen, seed, driver))
+    return {name: heads[name] for name in settings}
+
+
+def _what_is_shared(settings: ClassifierSettings) -> tuple[Any, ...]:
+    """Name what heads must have in common to learn in the same steps."""
+    return (
+        Stream.of(settings),
+        settings.epochs,
+        settings.max_steps,
+        settings.batch_size,
+        settings.schedule,
+        settings.drops,
+    )
+
+
+def _learn_group(
+    settings: Mapping[str, ClassifierSettings], frozen: FrozenFeatures, seed: int, driver: str
+) -> dict[str, nn.Module]:
+    heads = {name: _start(one, frozen, seed) for name, one in settings.items()}
+    first = next(iter(settings.values()))
+    if first.epochs == 0:
+        return heads
+    losses = {
+        name: make_loss(one.loss, frozen.counts, **one.loss_options).to(frozen.device)
+        for name, one in settings.items()
+    }
+    group = HeadGroup(heads, losses).train()
+    taking_steps = _make_driver(driver, group, _parameter_groups(settings, heads), frozen.device)
+    stream = Stream.of(first)
+    steps_an_epoch = -(-frozen.n_draws(stream, seed) // first.batch_size)
+    n_steps = min(first.epochs * steps_an_epoch, first.max_steps or first.epochs * steps_an_epoch)
+    for epoch in range(first.epochs):
+        history = train(
+            taking_steps,
+            _batches(*frozen.stream(stream, seed, epoch), first.batch_size),
+            n_steps,
+            schedule=make_schedule(first),
+            record_every=n_steps + 1,
+            start=epoch * steps_an_epoch,
+        )
+        if history.losses and diverged(history):
+            raise DivergenceError(
+                f"the loss of stage 2 is {history.losses[-1]}; expected a number. Lower "
+                "classifier.lr."
+            )
+    return heads
+
+
+def _start(settings: ClassifierSettings, frozen: FrozenFeatures, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = make_head(
+            settings.head, len(frozen.counts), frozen.n_features, **settings.head_options
+        )
+    head.to(frozen.device)
+    if settings.centroids is not None:
+        assert isinstance(head, PrototypeHead)
+        if settings.centroids == "clean":
+            features, labels = frozen.clean(settings.precision)
+        else:
+            features, labels = frozen.stream(Stream.of(settings), seed, epoch=0)
+        means = class_means(features, labels, len(frozen.counts), transform=head.normalized)
+        head.set_prototypes(means)
+    return head
+
+
+def _parameter_groups(
+    settings: Mapping[str, ClassifierSettings], heads: Mapping[str, nn.Module]
+) -> list[dict[str, Any]]:
+    groups = []
+    for name, one in settings.items():
+        shared = {"momentum": one.momentum, "nesterov": one.nesterov}
+        for key, parameter in heads[name].named_parameters():
+            warm = key == "log_temperature"
+            groups.append(
+                {
+                    **shared,
+                    "params": [parameter],
+                    "lr": one.temperature_lr if warm else one.lr,
+                    "weight_decay": one.temperature_weight_decay if warm else one.weight_decay,
+                }
+            )
+    return groups
+
+
+def _make_driver(
+    name: str, group: HeadGroup, parameters: list[dict[str, Any]], device: torch.device
+) -> Driver[FeatureBatch]:
+    optimizer = torch.optim.SGD(parameters, lr=1.0, fused=device.type == "cuda")
+    if name == "captured":
+        return CapturedDriver(group, group, optimizer)
+    return PlainDriver(group, optimizer)
+
+
+def _batches(features: Tensor, labels: Tensor, batch_size: int) -> Iterator[FeatureBatch]:
+    for begin in range(0, len(features), batch_size):
+        part = slice(begin, begin + batch_size)
+        yield FeatureBatch(features[part], labels[part])

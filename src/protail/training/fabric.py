@@ -1,0 +1,90 @@
+"""The fabric driver: CPU, one GPU, several GPUs or nodes, through Lightning Fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+Batch = TypeVar("Batch")
+
+
+class FabricDriver(Generic[Batch]):
+    """Step by step, with gradients averaged over all processes.
+
+    Parameters
+    ----------
+    fabric : lightning.fabric.Fabric
+        Knows the devices, the precision and the other processes.
+    loss : callable
+        Maps a batch to a number with a gradient, through a module that ``fabric.setup`` gave.
+    optimizer : torch.optim.Optimizer
+        As ``fabric.setup`` gave it; its rates at this moment are the base rates.
+    after_step : callable, optional
+        Called after each step.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lightning.fabric import Fabric
+    >>> from protail.training import FabricDriver
+    >>> fabric = Fabric(accelerator="cpu", devices=1)
+    >>> module = torch.nn.Linear(1, 1, bias=False)
+    >>> optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    >>> module, optimizer = fabric.setup(module, optimizer)
+    >>> driver = FabricDriver(fabric, lambda x: module(x).sum(), optimizer)
+    >>> before = module.weight.item()
+    >>> _ = driver.advance(torch.ones(1, 1))
+    >>> round(before - module.weight.item(), 6)
+    0.5
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        loss: Callable[[Batch], Tensor],
+        optimizer: torch.optim.Optimizer,
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        self._fabric: Any = fabric
+        self._loss = loss
+        self._optimizer = optimizer
+        self._after_step = after_step
+        self._base_rates = [group["lr"] for group in optimizer.param_groups]
+
+    def set_rate(self, factor: float) -> None:
+        """Multiply every base rate by ``factor`` for the steps to come.
+
+        Parameters
+        ----------
+        factor : float
+            1 for the rates the optimiser came with.
+        """
+        for group, base in zip(self._optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * factor
+
+    def advance(self, batch: Batch) -> Tensor:
+        """Take one step.
+
+        Parameters
+        ----------
+        batch : object
+            This process's part of the batch.
+
+        Returns
+        -------
+        Tensor
+            The loss of this process's part before the step, detached.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(batch)
+        self._fabric.backward(loss)
+        self._optimizer.step()
+        if self._after_step is not None:
+            self._after_step()
+        return loss.detach()

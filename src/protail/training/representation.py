@@ -1,0 +1,264 @@
+"""Stage 1: learn a backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from protail._messages import unknown_name
+from protail.backbones import make_backbone
+from protail.data import make_sampler
+from protail.data.augment import mix_weights
+from protail.data.sets import DataSet
+from protail.heads.registry import make_head
+from protail.losses.registry import make_loss
+from protail.methods import Method
+from protail.training.average import MovingAverage
+from protail.training.captured import CapturedDriver
+from protail.training.fabric import FabricDriver
+from protail.training.feeds import RowBatch
+from protail.training.inference import autocast, for_network
+from protail.training.loader import make_feed
+from protail.training.loop import Driver, Steps, diverged, training_steps
+from protail.training.plain import PlainDriver
+from protail.training.schedules import Schedule, constant, cosine, steps, warm_up
+from protail.training.settings import ClassifierSettings, RepresentationSettings
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+class DivergenceError(RuntimeError):
+    """The loss is no number any more."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch of training came to.
+
+    Attributes
+    ----------
+    number : int
+        Which epoch, from 0.
+    step : int
+        Steps taken in all.
+    loss : float
+        Mean loss of the epoch.
+    """
+
+    number: int
+    step: int
+    loss: float
+
+
+class RepresentationTraining:
+    """Train a backbone with a head, epoch by epoch.
+
+    Everything random is a pure function of seed, epoch and place, so a training can be entered
+    at the beginning of any epoch.
+
+    Parameters
+    ----------
+    settings : RepresentationSettings
+        What the stage hangs on.
+    data : DataSet
+        Images, resident or in files.
+    seed : int
+        Same seed, same training.
+    device : torch.device
+        Where to train.
+    captured : bool
+        Whether steps are recorded and replayed; for GPUs.
+    fabric : lightning.fabric.Fabric, optional
+        Where several processes train together: knows the others. Each takes its part of every
+        batch.
+    compiled : bool
+        Whether to compile the network first; worth it for long trainings on a GPU.
+
+    Attributes
+    ----------
+    method : Method
+        What is trained.
+    """
+
+    def __init__(
+        self,
+        settings: RepresentationSettings,
+        data: DataSet,
+        *,
+        seed: int,
+        device: torch.device,
+        captured: bool = False,
+        fabric: Fabric | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.device = device
+        self.seed = seed
+        self.method = make_method(settings, data.train.profile.counts, seed).to(device)
+        if device.type == "cuda":
+            self.method.to(memory_format=torch.channels_last)
+        self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
+        rank, world_size = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
+        self._sampler = make_sampler(
+            settings.sampler,
+            data.train.labels,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            **settings.sampler_options,
+        )
+        self._batch_size = _share_of_batch(settings.batch_size, world_size)
+        self.feed = make_feed(
+            data.train, settings.augment, seed=seed, device=device, mixing=_mixing(settings)
+        )
+        self.optimizer = make_optimizer(self.method.parameters(), settings, device)
+        self._forward: Callable[..., Tensor] = (
+            torch.compile(self.method, dynamic=False) if compiled else self.method
+        )
+        self._driver = self._make_driver(captured, fabric)
+        self.steps_an_epoch = -(-len(self._sampler) // self._batch_size)
+        self.n_steps = settings.epochs * self.steps_an_epoch
+
+    @property
+    def evaluated(self) -> Method:
+        """What is evaluated in the end: the method, or the moving average of it."""
+        return self.method if self.average is None else self.average.average  # type: ignore[return-value]
+
+    @property
+    def state(self) -> nn.Module:
+        """Everything that changes while training, as one module."""
+        parts = [self.method] if self.average is None else [self.method, self.average]
+        return nn.ModuleList(parts)
+
+    def steps(
+        self, first_epoch: int = 0, after_epoch: Callable[[Epoch], None] | None = None
+    ) -> Steps[Method]:
+        """Train, handing over after every step.
+
+        Parameters
+        ----------
+        first_epoch : int
+            Epochs that an earlier, interrupted run had finished.
+        after_epoch : callable, optional
+            Told what each epoch came to.
+
+        Yields
+        ------
+        None
+            After every step.
+
+        Returns
+        -------
+        Method
+            What is to be evaluated.
+        """
+        self.method.train()
+        for epoch in range(first_epoch, self.settings.epochs):
+            self.method.on_epoch(epoch)
+            history = yield from training_steps(
+                self._driver,
+                self._batches(epoch),
+                self.n_steps,
+                schedule=make_schedule(self.settings),
+                record_every=self.n_steps + 1,
+                start=epoch * self.steps_an_epoch,
+            )
+            if diverged(history):
+                raise DivergenceError(
+                    f"the loss of epoch {epoch} is {history.losses[-1]}; expected a number. Lower "
+                    "representation.lr or raise representation.warm_up_epochs."
+                )
+            if after_epoch is not None:
+                after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
+        return self.evaluated
+
+    def _batches(self, epoch: int) -> Iterator[RowBatch]:
+        shares = None
+        if alpha := self.settings.mixup or self.settings.cutmix:
+            weights = mix_weights(alpha, self.n_steps, self.seed)
+            begin = epoch * self.steps_an_epoch
+            shares = weights[begin : begin + self.steps_an_epoch].to(self.device)
+        return self.feed.batches(self._sampler, self._batch_size, epoch, shares=shares)
+
+    def _loss(self, rows: RowBatch) -> Tensor:
+        batch = self.feed(rows)
+        batch = batch._replace(images=for_network(batch.images))
+        with autocast(self.device, self.settings.precision):
+            return self._forward(batch)
+
+    def _after_step(self) -> None:
+        self.method.after_step()
+        if self.average is not None:
+            self.average.update()
+
+    def _make_driver(self, captured: bool, fabric: Fabric | None) -> Driver[RowBatch]:
+        if fabric is not None:
+            if fabric.world_size > 1 and self.device.type == "cuda":
+                # Statistics of the whole batch, as one process would have them.
+                synchronised: Any = nn.SyncBatchNorm
+                self.method.backbone = synchronised.convert_sync_batchnorm(self.method.backbone)
+            self._forward, optimizer = fabric.setup(self.method, self.optimizer)
+            return FabricDriver(fabric, self._loss, optimizer, self._after_step)
+        if captured:
+            return CapturedDriver(self.state, self._loss, self.optimizer, self._after_step)
+        return PlainDriver(self._loss, self.optimizer, self._after_step)
+
+
+def _share_of_batch(batch_size: int, world_size: int) -> int:
+    if batch_size % world_size:
+        raise ValueError(
+            f"batch_size={batch_size} cannot be shared by {world_size} processes; expected a "
+            f"multiple. Set representation.batch_size to one, or start fewer processes."
+        )
+    return batch_size // world_size
+
+
+def make_method(
+    settings: RepresentationSettings, counts: np.ndarray[Any, Any], seed: int
+) -> Method:
+    """Build backbone, head and loss; same seed, same start."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = make_backbone(settings.backbone)
+        n_features = int(backbone.n_features)  # type: ignore[arg-type]
+        head = make_head(settings.head, len(counts), n_features, **settings.head_options)
+        loss = make_loss(settings.loss, counts, **settings.loss_options)
+    return Method(backbone, head, loss)
+
+
+def _mixing(settings: RepresentationSettings) -> str | None:
+    kinds = [kind for kind in ("mixup", "cutmix") if getattr(settings, kind)]
+    return "-".join(kinds) or None
+
+
+def make_optimizer(
+    parameters: Any, settings: RepresentationSettings, device: torch.device
+) -> torch.optim.Optimizer:
+    """Make the stochastic gradient descent of a stage, one kernel a step on a GPU."""
+    return torch.optim.SGD(
+        parameters,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=settings.weight_decay,
+        fused=device.type == "cuda",
+    )
+
+
+def make_schedule(settings: RepresentationSettings | ClassifierSettings) -> Schedule:
+    """Make the schedule that settings name."""
+    shapes: dict[str, Schedule] = {
+        "cosine": cosine,
+        "constant": constant,
+        "steps": steps(settings.drops),
+    }
+    if settings.schedule not in shapes:
+        raise ValueError(unknown_name("schedule", settings.schedule, shapes))
+    rise = getattr(settings, "warm_up_epochs", 0.0)
+    return warm_up(shapes[settings.schedule], rise / max(settings.epochs, 1))

@@ -1,0 +1,128 @@
+"""What a stage of training hangs on, typed; recipes are written in these words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Precision = Literal["bfloat16", "float32"]
+Centroids = Literal["clean", "augmented"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepresentationSettings:
+    """Stage 1: learn a backbone, and a head to learn it with.
+
+    Attributes
+    ----------
+    backbone : str
+        A name :func:`protail.backbones.make_backbone` knows.
+    method : str
+        What a step computes; "standard" is backbone, head and loss.
+    method_options : dict
+        What the method takes beside them.
+    head, loss : str
+        Names of the head and the loss.
+    head_options, loss_options : dict
+        What they take.
+    epochs, batch_size : int
+        Length and width of the training.
+    lr, momentum, nesterov, weight_decay
+        Stochastic gradient descent; weight decay is on all parameters.
+    schedule : {"cosine", "steps", "constant"}
+        How the rate falls.
+    drops : tuple of (float, float)
+        For "steps": from which part of the training on, which factor.
+    warm_up_epochs : float
+        Epochs in which the rate rises from 0.
+    sampler : str
+        Which image comes next.
+    sampler_options : dict
+        What the sampler takes.
+    augment : tuple of str
+        What happens to an image, in this order.
+    mixup, cutmix : float
+        Alpha of the Beta distribution of the shares; 0 mixes nothing. With both, each step
+        takes one of them.
+    ema : float
+        Decay of the moving average of the weights that is evaluated; 0 for none.
+    precision : {"bfloat16", "float32"}
+        What the backbone computes in.
+    """
+
+    backbone: str = "resnet34-cifar"
+    method: str = "standard"
+    method_options: dict[str, Any] = field(default_factory=dict)
+    head: str = "linear"
+    head_options: dict[str, Any] = field(default_factory=dict)
+    loss: str = "cross-entropy"
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 200
+    batch_size: int = 64
+    lr: float = 0.01
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-3
+    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    drops: tuple[tuple[float, float], ...] = ()
+    warm_up_epochs: float = 0.0
+    sampler: str = "instance"
+    sampler_options: dict[str, Any] = field(default_factory=dict)
+    augment: tuple[str, ...] = ("crop", "flip")
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    ema: float = 0.0
+    precision: Precision = "bfloat16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSettings:
+    """Stage 2: learn a head on the frozen backbone.
+
+    Attributes
+    ----------
+    head, loss : str
+        Names of the head and the loss.
+    head_options, loss_options : dict
+        What they take.
+    centroids : {"clean", "augmented"} or None
+        Where prototypes start: at the means of clean features, or of the augmented ones of the
+        first epoch's stream; None for heads that start otherwise.
+    epochs : int
+        Passes of the sampler; 0 learns nothing.
+    max_steps : int or None
+        Upper limit on the steps.
+    batch_size, lr, momentum, nesterov, weight_decay
+        As in stage 1.
+    temperature_lr, temperature_weight_decay : float
+        The same for temperatures.
+    schedule : {"cosine", "steps", "constant"}
+        How the rate falls.
+    drops : tuple of (float, float)
+        For "steps": from which part of the training on, which factor.
+    sampler, sampler_options, augment
+        As in stage 1.
+    precision : {"bfloat16", "float32"}
+        What the frozen backbone computes in.
+    """
+
+    head: str = "prototype"
+    head_options: dict[str, Any] = field(default_factory=dict)
+    loss: str = "logit-adjusted"
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    centroids: Centroids | None = "augmented"
+    epochs: int = 1
+    max_steps: int | None = None
+    batch_size: int = 64
+    lr: float = 4.0
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    temperature_lr: float = 0.005
+    temperature_weight_decay: float = 0.0
+    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    drops: tuple[tuple[float, float], ...] = ()
+    sampler: str = "class-balanced"
+    sampler_options: dict[str, Any] = field(default_factory=lambda: {"run": 4})
+    augment: tuple[str, ...] = ("crop", "flip", "autoaugment", "cutout")
+    precision: Precision = "bfloat16"

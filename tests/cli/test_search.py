@@ -1,0 +1,183 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from protail.cli.search import read_seconds, search
+from protail.data.sets import save_draw
+from protail.recipes import load_recipe
+from reference.easy_images import easy_data
+
+pytest.importorskip("optuna")
+
+# A backbone that is not trained: stage 2 is what is searched.
+SMALL = [
+    *("--set", "representation.backbone=resnet32", "--set", "representation.epochs=0"),
+    *("--set", "classifier.max_steps=5", "--set", "classifier.augment=['flip']"),
+    *("--set", "classifier.precision=float32", "--device", "cpu"),
+]
+FILES = ["best.search.journal", "best.search.json", "best.search.png", "best.toml"]
+
+
+@pytest.fixture
+def protail(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(search)
+    app.callback()(lambda: None)
+
+    def run(*arguments, recipe="pc-la"):
+        given = ["search", recipe, "--dataset", "draw.zip", *SMALL, *map(str, arguments)]
+        return CliRunner().invoke(app, given)
+
+    return run
+
+
+@pytest.fixture
+def draw(tmp_path):
+    save_draw(easy_data(size=8), tmp_path / "draw.zip")
+
+
+@pytest.fixture
+def found(protail, draw):
+    ended = protail("--over", "classifier.tau=0:1", "--over", "classifier.normalize", "--trials", 6)
+    assert ended.exit_code == 0, ended.stderr
+    return ended
+
+
+def test_leaves_a_recipe_all_trials_and_a_picture(found, tmp_path):
+    assert [name for name in FILES if (tmp_path / name).is_file()] == FILES
+    record = json.loads((tmp_path / "best.search.json").read_bytes())
+    assert len(record["trials"]) == 6
+    best = load_recipe(tmp_path / "best.toml")
+    assert best.classifier.loss_options["tau"] == record["best"]["params"]["classifier.tau"]
+    radius = record["best"]["params"]["classifier.normalize"]
+    assert best.classifier.head_options["normalize"] == (None if radius == "none" else radius)
+    assert best.representation.backbone == "resnet32"
+    assert (tmp_path / "best.search.png").read_bytes()[1:4] == b"PNG"
+    assert "best of 6 trials" in (tmp_path / "best.toml").read_text().splitlines()[0]
+
+
+def test_says_what_it_does_and_shows_the_trials(found):
+    assert "no test image is looked at" in found.stderr
+    assert "the best so far" in found.stderr
+    lines = [line for line in found.stdout.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 6
+    scores = [float(line.split("|")[4]) for line in lines[2:]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_same_command_goes_on(found, protail, tmp_path):
+    again = ["--over", "classifier.tau=0:1", "--over", "classifier.normalize"]
+    ended = protail(*again, "--trials", 12, "--json")
+    assert ended.exit_code == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert len(result["trials"]) == 12
+    on_disk = json.loads((tmp_path / "best.search.json").read_bytes())
+    assert on_disk["trials"] == result["trials"]
+    assert ended.stderr == ""
+
+
+def test_another_search_does_not_take_its_place(found, protail, tmp_path):
+    before = (tmp_path / "best.toml").read_bytes()
+    other = protail("--over", "classifier.tau=0:2")
+    assert other.exit_code == 3
+    assert "best.toml is already there" in other.stderr
+    allowed = protail("--over", "classifier.tau=0:2", "--overwrite")
+    assert allowed.exit_code == 2
+    assert "another search, which differs in over.classifier.normalize" in allowed.stderr
+    assert (tmp_path / "best.toml").read_bytes() == before
+    with_journal = protail(
+        *("--over", "classifier.tau=0:2", "--overwrite", "--trials", 1, "--journal", "new.journal")
+    )
+    assert with_journal.exit_code == 0, with_journal.stderr
+
+
+def test_without_matplotlib_there_is_no_picture_and_a_note(protail, draw, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ended = protail("--over", "classifier.tau", "--trials", 1)
+    assert ended.exit_code == 0
+    assert "Note: a picture needs matplotlib" in ended.stderr
+    assert "protail[report]" in ended.stderr
+    assert (tmp_path / "best.toml").is_file()
+    assert not (tmp_path / "best.search.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--over is missing"),
+        (["--over", "classifier.taus"], "Did you mean 'tau'"),
+        (["--over", "classifier.tau=1"], "LOW:HIGH"),
+        (["--over", "classifier.tau", "--budget", "soon"], "9m"),
+        (["--over", "classifier.tau", "--budget", "0s"], "9m"),
+        (["--over", "classifier.tau", "--score", "fewer"], "Did you mean 'few'"),
+        (["--over", "classifier.tau", "--held-out", "1"], "share=1.0"),
+        (["--over", "classifier.tau", "--pruner", "mean"], "pruner='mean'"),
+        (["--over", "classifier.tau", "--trials", "0"], "trials=0"),
+        (["--over", "classifier.tau", "--device", "abacus"], "device='abacus'"),
+        (["--over", "classifier.tau", "--set", "classifier.tau"], "expected KEY=VALUE"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(protail, draw, tmp_path, arguments, words):
+    ended = protail(*arguments)
+    assert ended.exit_code == 2
+    assert words in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("protail search: ")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["draw.zip"]
+
+
+def test_the_recipe_must_be_called_toml(protail, draw):
+    ended = protail("--over", "classifier.tau", "-o", "best.json")
+    assert ended.exit_code == 3
+    assert "should end in .toml" in ended.stderr
+
+
+def test_optuna_missing_is_told(protail, draw, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    ended = protail("--over", "classifier.tau")
+    assert ended.exit_code == 2
+    assert "pip install 'protail[train]'" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("9m", 540), ("1.5h", 5400), (" 2 m ", 120)]
+)
+def test_durations(text, seconds):
+    assert read_seconds(text) == seconds
+
+
+def test_help_fits_a_screen(protail):
+    lines = protail("--help").stdout.rstrip().splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs kill -9")
+def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
+    """One process trains both stages and is killed; this one finishes its search."""
+    over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
+    given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=20", *over]
+    code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
+    victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path)
+    journal = tmp_path / "best.search.journal"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if journal.exists() and b'"worker"' in journal.read_bytes():
+            break
+        time.sleep(0.02)
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    lines = journal.read_bytes().count(b"\n")
+    ended = protail(*over, "--set", "representation.epochs=20", "--json", "--budget", "1s")
+    assert journal.read_bytes().count(b"\n") > lines
+    assert ended.exit_code == 0, ended.stderr
+    first, second, *_ = json.loads(ended.stdout)["trials"]
+    assert (first["state"], second["state"]) == ("lost", "done")
+    assert first["params"] == second["params"]

@@ -1,0 +1,287 @@
+"""protail train: what it says, what it keeps, and what it does when it is stopped."""
+
+import io
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from protail.cli import _train_progress, app
+from protail.cli._command import Voice
+from protail.recipes import load_recipe, recipe_hash
+from protail.training.runs import Run
+from reference.tiny_data import write_tiny
+
+TRAIN = ["train", "tiny.toml", "--dataset", "draw.zip", "--device", "cpu"]
+NOTHING_LEARNED = ["--set", "representation.epochs=0", "--set", "classifier.epochs=0"]
+FILES = {
+    *("run.json", "metrics.jsonl", "checkpoint.safetensors", "weights.safetensors"),
+    *("evaluation.json", "lock"),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A folder with the data, the recipe, and a run of it that nobody stopped."""
+    folder = write_tiny(tmp_path_factory.mktemp("tiny"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        ended = CliRunner().invoke(app, [*TRAIN, "-o", "whole"])
+    assert ended.exit_code == 0, ended.stderr
+    (folder / "out.txt").write_text(ended.stdout)
+    (folder / "err.txt").write_text(ended.stderr)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(source, tmp_path):
+    """The data and the recipe where commands run."""
+    for name in ("draw.zip", "tiny.toml"):
+        shutil.copy(source / name, tmp_path)
+    return tmp_path
+
+
+def same_results(run, other):
+    assert (run / "weights.safetensors").read_bytes() == (
+        (other / "weights.safetensors").read_bytes()
+    )
+    assert Run.open(run).evaluation() == Run.open(other).evaluation()
+
+
+def refused(ended, *words, code=2):
+    assert ended.code == code, (ended.out, ended.err)
+    assert ended.out == ""
+    assert ended.last_line.startswith("protail train: ")
+    assert "Traceback" not in ended.err
+    for word in words:
+        assert word in ended.last_line
+
+
+def test_it_says_what_it_does_and_learns(source):
+    err, out = (source / "err.txt").read_text(), (source / "out.txt").read_text()
+    for words in (
+        "tiny: Patterns in seconds",
+        "representation: resnet32, linear",
+        "classifier: prototype",
+        "159 images to learn from, 80 to judge on, 10 classes (many 0, medium 3, few 7)",
+        "On cpu, driver plain: seed 0, 30 steps, then 7 of the classifier",
+        "seed 0: epoch 1/3, loss ",
+        "seed 0: epoch 3/3, loss ",
+        "Run: whole",
+    ):
+        assert words in err
+    rows = ["representation", "representation (mirrored)", "classifier", "classifier (mirrored)"]
+    assert [line.split("|")[1].strip() for line in out.splitlines() if line[3:4].isalpha()] == rows
+    assert {file.name for file in (source / "whole").iterdir()} >= FILES
+    scores = Run.open(source / "whole").evaluation()
+    assert scores["classifier"]["plain"]["all"] > 0.5  # chance is 0.1
+    losses = [record["loss"] for record in Run.open(source / "whole").metrics()]
+    assert losses[-1] < losses[0]
+
+
+def test_a_shipped_recipe_with_changes_as_json(protail, folder):
+    changes = {"representation.backbone": "resnet32", "classifier.tau": "0.5"}
+    changes |= {"representation.epochs": "0", "classifier.epochs": "0"}
+    arguments = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    ended = protail("train", "pc-la", "--dataset", "draw.zip", *arguments, "--json")
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    [run] = ended.json["runs"]
+    assert run["run"] == "runs/pc-la-patterns-10-seed0"
+    there = Run.open(folder / run["run"])
+    assert there.evaluation() == run["evaluation"]
+    assert there.resolved["recipe"]["classifier"]["loss_options"] == {"tau": 0.5}
+    assert ended.json["hash"] == recipe_hash(
+        load_recipe("pc-la").with_overrides(changes).resolved()
+    )
+    assert ended.json["summary"] is None
+
+
+def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
+    ended = protail(*TRAIN, "--seed", 0, "--seed", 1, "-o", "both", "--json")
+    assert ended.code == 0, ended.err
+    assert protail(*TRAIN, "--seed", 1, "-o", "alone").code == 0
+    same_results(folder / "both/seed0", source / "whole")
+    same_results(folder / "both/seed1", folder / "alone")
+    shares = [run["evaluation"]["classifier"]["plain"]["all"] for run in ended.json["runs"]]
+    assert shares[0] != shares[1]
+    told = ended.json["summary"]["classifier"]["all"]
+    assert told == pytest.approx({"mean": np.mean(shares), "std": np.std(shares, ddof=1)})
+
+    # One of them was stopped at the very end: only that one has something left to do.
+    (folder / "both/seed1/evaluation.json").unlink()
+    (folder / "both/seed1/weights.safetensors").unlink()
+    before = (folder / "both/seed0/evaluation.json").stat().st_mtime_ns
+    again = protail(*TRAIN, "--seed", 0, "--seed", 1, "-o", "both", "--resume")
+    assert again.code == 0, again.err
+    assert (folder / "both/seed0/evaluation.json").stat().st_mtime_ns == before
+    same_results(folder / "both/seed1", folder / "alone")
+    assert "seed 1, 30 steps" in again.err
+    assert "mean ± standard deviation of 2 runs" in again.out
+    assert again.err.count("Run: both/seed") == 2
+
+
+@pytest.fixture
+def halted(process):
+    """Start a training and halt it in its last epoch, with a checkpoint of an earlier one."""
+    running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0)
+    for line in running.stderr:
+        if "epoch 2/3" in line:
+            break
+    running.send_signal(signal.SIGSTOP)
+    yield running
+    running.kill()
+    running.communicate()
+
+
+def test_killed_and_resumed_is_the_run_that_was_not_killed(
+    halted, process, protail, source, folder
+):
+    refused(
+        protail(*TRAIN, "-o", "run", "--resume"),
+        f"run: this run is being written by process {halted.pid}",
+    )
+    halted.kill()
+    halted.communicate()
+    checkpoint = folder / "run/checkpoint.safetensors"
+    assert checkpoint.is_file()
+    assert not Run.open(folder / "run").finished
+    refused(protail(*TRAIN, "-o", "run"), "not finished", "--resume", "--overwrite")
+
+    before = checkpoint.read_bytes()
+    running = process(*TRAIN, "-o", "run", "--resume", preexec_fn=full_disk)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 3, err
+    assert err.strip().splitlines()[-1].startswith("protail train: run/checkpoint.safetensors")
+    assert "Traceback" not in err
+    assert checkpoint.read_bytes() == before
+
+    other = protail(*TRAIN, "-o", "run", "--resume", "--set", "classifier.lr=2")
+    refused(other, "recipe.classifier.lr (1.0 there, 2.0 now)")
+    ended = protail(*TRAIN, "-o", "run", "--resume")
+    assert ended.code == 0, ended.err
+    assert "epoch 1/3" not in ended.err
+    same_results(folder / "run", source / "whole")
+    assert Run.open(folder / "run").metrics() == Run.open(source / "whole").metrics()
+
+
+def full_disk():
+    """A limit on the size of files stands for the full disk: the system refuses to write."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def test_ctrl_c_tells_how_to_go_on(halted):
+    halted.send_signal(signal.SIGINT)
+    halted.send_signal(signal.SIGCONT)
+    _, err = halted.communicate(timeout=60)
+    assert halted.returncode == 130
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("stopped. ")
+    assert "--resume" in last
+
+
+def test_a_run_that_is_there(protail, folder):
+    assert protail(*TRAIN, *NOTHING_LEARNED).code == 0
+    run = folder / "runs/tiny-patterns-10-seed0"
+    before = (run / "run.json").read_bytes()
+    refused(protail(*TRAIN, *NOTHING_LEARNED), "this run is finished", "--overwrite")
+    refused(protail(*TRAIN, "--resume"), "representation.epochs (0 there, 3 now)")
+    resumed = protail(*TRAIN, *NOTHING_LEARNED, "--resume")
+    assert resumed.code == 0
+    assert "Nothing is left to do" in resumed.err
+    assert (run / "run.json").read_bytes() == before
+    refused(protail(*TRAIN, "--resume", "--overwrite"), "resume and overwrite")
+    assert protail(*TRAIN, *NOTHING_LEARNED, "--overwrite").code == 0
+    (folder / "mine").mkdir()
+    (folder / "mine/letter.txt").write_text("dear")
+    refused(protail(*TRAIN, "-o", "mine", "--overwrite"), "something else than a run")
+    # None is begun where one of several is refused.
+    seeds = ["--seed", 0, "--seed", 7]
+    refused(protail(*TRAIN, *NOTHING_LEARNED, *seeds), "seed0: this run is finished")
+    assert not (folder / "runs/tiny-patterns-10-seed7").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "pcc", "--dataset", "draw.zip"], "Did you mean 'pc'"),
+        (["train", "lost.toml", "--dataset", "draw.zip"], "lost.toml: there is no such file"),
+        (["train", "pc", "--dataset", "cifar100lt"], "Did you mean 'cifar100-lt'"),
+        (["train", "pc", "--dataset", "lost.zip"], "lost.zip: there is no such file"),
+        ([*TRAIN, "--imbalance", "2"], "Ask for a higher imbalance"),
+        ([*TRAIN, "--lists", "here"], "takes no option 'lists'"),
+        ([*TRAIN, "--set", "classifier.taus=1"], "Did you mean 'tau'"),
+        ([*TRAIN, "--set", "representation.epochs=many"], "expected a whole number"),
+        ([*TRAIN, "--set", "classifier.tau"], "expected KEY=VALUE"),
+        ([*TRAIN, "--set", "representation.backbone=resnet23"], "resnet23"),
+        ([*TRAIN, "--set", 'classifier.augment=["jitter"]'], "classifier.augment has jitter"),
+        ([*TRAIN, "--seed", "3", "--seed", "3"], "--seed 3 is given twice"),
+        ([*TRAIN, "--driver", "captive"], "Did you mean 'captured'"),
+        ([*TRAIN, "--driver", "captured"], "expected a GPU"),
+        ([*TRAIN[:-1], "abacus"], "device='abacus'"),
+        ([*TRAIN, "--set", "representation.lr=1e30"], "the loss of epoch 0"),
+    ],
+)
+def test_bad_input_is_one_line(protail, folder, arguments, words):
+    ended = protail(*arguments)
+    refused(ended, words)
+    if "the loss" not in words:
+        assert ended.err.count("\n") == 1
+        assert {file.name for file in folder.iterdir()} == {"draw.zip", "tiny.toml"}
+
+
+def test_a_recipe_without_a_representation(protail, folder):
+    (folder / "late.toml").write_text('title = "late"\n[classifier]\nextends = "pc"\n')
+    ended = protail("train", "late.toml", "--dataset", "draw.zip")
+    refused(ended, "no representation stage", "wd/late")
+    assert not (folder / "runs").exists()
+
+
+def test_debug_shows_where_it_came_from(protail):
+    with pytest.raises(ValueError, match="pcc"):
+        protail("train", "pcc", "--dataset", "draw.zip", "--debug")
+
+
+def test_whoever_watches_sees_a_bar(protail, monkeypatch):
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
+    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    epochs = ["--set", "representation.epochs=2", "--set", "classifier.epochs=0"]
+    ended = protail(*TRAIN, *epochs)
+    assert ended.code == 0, ended.err
+    assert "epoch 2/2" in screen.getvalue()
+    assert "finishing" in screen.getvalue()
+    assert "epoch" not in ended.err.replace("2 epochs", "")
+
+
+def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys):
+    from types import SimpleNamespace
+
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    job = SimpleNamespace(seed=4, representation=SimpleNamespace(epochs=40))
+    with _train_progress.training_progress(Voice(False), [job]) as watch:
+        for epoch in range(21, 41):  # resumed half-way
+            scores = {"all": 0.5, "few": 0.25}
+            watch(SimpleNamespace(job=job, epoch=epoch, loss=1.0, scores=scores))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert lines[0] == "seed 4: epoch 21/40, loss 1.000, all 50.0 few 25.0 %"
+    assert lines[1].endswith("epoch 24/40, loss 1.000, all 50.0 few 25.0 %, 2 min 40 s left")
+    assert lines[-1].endswith("finishing")
+
+
+def test_the_run_json_has_no_path_in_it(source):
+    """What a run is of does not hang on where the data lies."""
+    resolved = json.loads((source / "whole/run.json").read_text())["resolved"]
+    assert resolved["data"]["name"] == "patterns"
+    assert str(source) not in json.dumps(resolved)
+    assert "zip" not in json.dumps(resolved)

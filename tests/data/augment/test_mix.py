@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from protail.data.augment import mix, mix_weights, uniforms
+from protail.data.augment.mix import _PURPOSE
+from reference.augment import Kernels
+
+
+def batch(n=8, size=(12, 10), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(1000, generator=generator)[:n]
+    return torch.randn(n, 3, *size, generator=generator), torch.arange(n), index
+
+
+def draws(index, epoch, seed=0):
+    return uniforms(seed, epoch, index, _PURPOSE, 4)
+
+
+def cutmix_loop(images, partner, weight, centre):
+    """Paste boxes pixel by pixel."""
+    mixed = images.clone()
+    _, _, height, width = images.shape
+    halves = [
+        int(np.float32(np.sqrt(np.float32(1 - weight))) * side) // 2 for side in (height, width)
+    ]
+    middle = [int(centre[0] * height), int(centre[1] * width)]
+    area = 0
+    for y in range(height):
+        for x in range(width):
+            rows = middle[0] - halves[0] <= y < middle[0] + halves[0]
+            if rows and middle[1] - halves[1] <= x < middle[1] + halves[1]:
+                mixed[:, :, y, x] = images[partner][:, :, y, x]
+                area += 1
+    return mixed, 1 - area / (height * width)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(0, 1, width=32), st.integers(0, 100))
+def test_mixup_equals_a_loop(weight, epoch):
+    images, labels, index = batch()
+    mixed = mix(images, labels, torch.tensor(weight), index, epoch)
+    partner = np.argsort(draws(index, epoch)[:, 0].numpy(), kind="stable")
+    assert mixed.other_labels.tolist() == labels[partner].tolist()
+    assert torch.equal(mixed.labels, labels)
+    assert mixed.weight.item() == np.float32(weight)
+    for n in range(len(images)):
+        want = weight * images[n].double() + (1 - weight) * images[partner[n]].double()
+        torch.testing.assert_close(mixed.images[n].double(), want, atol=1e-5, rtol=0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(0, 1, width=32), st.integers(0, 100))
+def test_cutmix_equals_a_loop(weight, epoch):
+    # A side that is whole up to the last bit of a square root may be cut either way.
+    sides = np.sqrt(1 - weight) * np.array([12.0, 10.0])
+    assume(weight in (0.0, 1.0) or np.abs(sides - sides.round()).min() > 1e-5)
+    images, labels, index = batch()
+    mixed = mix(images, labels, torch.tensor(weight), index, torch.tensor(epoch), kind="cutmix")
+    numbers = draws(index, epoch)
+    partner = numbers[:, 0].argsort(stable=True)
+    want, share = cutmix_loop(images, partner, weight, numbers[0, 1:3].tolist())
+    assert torch.equal(mixed.images, want)
+    assert mixed.weight.item() == pytest.approx(share, abs=1e-6)
+    assert torch.equal(mixed.other_labels, labels[partner])
+
+
+def test_either_is_one_or_the_other():
+    images, labels, index = batch()
+    weight = torch.tensor(0.6)
+    pasted = []
+    for epoch in range(60):
+        both = mix(images, labels, weight, index, epoch, kind="mixup-cutmix")
+        single = {
+            kind: mix(images, labels, weight, index, epoch, kind=kind)
+            for kind in ("mixup", "cutmix")
+        }
+        pasted.append(draws(index, epoch)[0, 3].item() < 0.5)
+        chosen = single["cutmix" if pasted[-1] else "mixup"]
+        assert torch.equal(both.images, chosen.images)
+        torch.testing.assert_close(both.weight, chosen.weight)
+    assert 15 < sum(pasted) < 45
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix", "mixup-cutmix"])
+def test_weight_one_changes_nothing(kind):
+    images, labels, index = batch()
+    mixed = mix(images, labels, torch.tensor(1.0), index, 0, kind=kind)
+    assert torch.equal(mixed.images, images)
+    assert mixed.weight == 1
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix", "mixup-cutmix"])
+def test_a_graph_can_hold_it(kind):
+    images, labels, index = batch()
+    weight, epoch = torch.tensor(0.3), torch.tensor(2)
+    with Kernels() as kernels:
+        mix(images, labels, weight, index, epoch, kind=kind)
+    assert len(kernels.names) <= 48
+
+
+def test_partners_change_with_the_epoch_and_the_seed():
+    images, labels, index = batch(32)
+    weight = torch.tensor(0.5)
+    partners = [
+        mix(images, labels, weight, index, epoch, seed=seed).other_labels.tolist()
+        for epoch, seed in [(0, 0), (1, 0), (0, 1)]
+    ]
+    assert all(sorted(partner) == list(range(32)) for partner in partners)
+    assert partners[0] != partners[1] != partners[2] != partners[0]
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_weights_are_beta(alpha):
+    weights = mix_weights(alpha, 20_000, seed=1)
+    assert weights.dtype == torch.float32
+    assert weights.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert weights.var().item() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.05)
+    assert torch.equal(weights, mix_weights(alpha, 20_000, seed=1))
+    assert not torch.equal(weights, mix_weights(alpha, 20_000, seed=2))
+
+
+def test_small_alpha_mixes_nothing():
+    assert mix_weights(0.0, 5).tolist() == [1.0] * 5
+    tiny = mix_weights(1e-6, 1000)
+    assert torch.minimum(tiny, 1 - tiny).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: mix(*batch()[:2], torch.tensor(1.0), batch()[2], 0, kind="mixp"),
+            "Did you mean 'mixup'",
+        ),
+        (lambda: mix_weights(-1.0, 5), "alpha=-1.0"),
+        (lambda: mix_weights(float("nan"), 5), "alpha=nan"),
+        (lambda: mix_weights(1.0, -5), "n_steps=-5"),
+    ],
+)
+def test_bad_input_is_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

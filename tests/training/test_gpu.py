@@ -1,0 +1,108 @@
+"""Recorded steps against plain ones, on a GPU."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from protail.backbones import make_backbone
+from protail.training.classifier import learn_heads
+from protail.training.frozen import FrozenFeatures
+from protail.training.loop import interleave
+from protail.training.representation import RepresentationTraining
+from protail.training.settings import ClassifierSettings, RepresentationSettings
+from reference.small_images import small_images
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+GPU = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def settings(**changes):
+    base = RepresentationSettings(
+        backbone="resnet32", batch_size=32, lr=0.05, weight_decay=5e-4, precision="float32"
+    )
+    return dataclasses.replace(base, epochs=5, **changes)
+
+
+def trained(how, data, **options):
+    training = RepresentationTraining(how, data, seed=0, device=GPU, **options)
+    losses = []
+    interleave([training.steps(after_epoch=lambda epoch: losses.append(epoch.loss))])
+    torch.cuda.synchronize()
+    return training, losses
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"ema": 0.9}, {"mixup": 0.5}, {"augment": ("crop", "autoaugment", "cutout")}]
+)
+def test_captured_steps_are_the_plain_ones(changes):
+    """Twenty steps, the last, smaller batch of each epoch among them."""
+    data = small_images()
+    plain, plain_losses = trained(settings(**changes), data)
+    captured, losses = trained(settings(**changes), data, captured=True)
+    np.testing.assert_allclose(losses, plain_losses, atol=1e-4)
+    for name, tensor in plain.state.state_dict().items():
+        torch.testing.assert_close(
+            captured.state.state_dict()[name], tensor, rtol=1e-4, atol=1e-4, msg=name
+        )
+
+
+def test_fabric_steps_are_the_plain_ones():
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cuda", devices=1)
+    fabric.launch()
+    data = small_images()
+    _, expected = trained(settings(), data)
+    _, losses = trained(settings(), data, fabric=fabric)
+    np.testing.assert_allclose(losses, expected, atol=1e-4)
+
+
+def test_trainings_on_streams_do_not_disturb_each_other():
+    data = small_images()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    together = [
+        RepresentationTraining(settings(), data, seed=s, device=GPU, captured=True)
+        for s in range(3)
+    ]
+    torch.cuda.synchronize()
+    interleave([training.steps() for training in together], streams)
+    torch.cuda.synchronize()
+    alone, _ = trained(settings(), data, captured=True)
+    for name, tensor in alone.method.state_dict().items():
+        torch.testing.assert_close(
+            together[0].method.state_dict()[name], tensor, rtol=1e-4, atol=1e-4, msg=name
+        )
+
+
+def test_heads_learned_from_recorded_steps_are_the_plain_ones():
+    torch.manual_seed(0)
+    frozen = FrozenFeatures(make_backbone("resnet32").to(GPU), small_images(), GPU)
+    base = ClassifierSettings(precision="float32", lr=0.5, loss_options={"tau": 0.25})
+    variants = {
+        f"{distance}-{temperature}": dataclasses.replace(
+            base, head_options={"distance": distance, "temperature": temperature}
+        )
+        for distance in ("euclidean", "cosine", "sqeuclidean")
+        for temperature in (None, "channel", "class", "dense")
+    }
+    plain = learn_heads(variants, frozen, seed=0)
+    captured = learn_heads(variants, frozen, seed=0, driver="captured")
+    for name, head in plain.items():
+        for key, tensor in head.state_dict().items():
+            torch.testing.assert_close(
+                captured[name].state_dict()[key], tensor, rtol=1e-3, atol=1e-4, msg=f"{name} {key}"
+            )
