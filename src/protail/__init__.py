@@ -22,7 +22,17 @@ _HOMES = {
     "PrototypeClassifier": "protail.estimator",
     "PrototypeHead": "protail.heads",
 }
-_ROOMS = {"data", "estimator", "evaluation", "heads", "losses", "ops", "report", "training"}
+_ROOMS = {
+    "data",
+    "estimator",
+    "evaluation",
+    "heads",
+    "losses",
+    "ops",
+    "profile",
+    "report",
+    "training",
+}
 
 __all__ = [
     "ClassProfile",
