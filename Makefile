@@ -60,7 +60,7 @@ run: $(STAMP)
 
 docs: $(STAMP)
 	@echo "== documentation (mkdocs)"
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP)
 	@echo "== benchmarks/estimator.py"

@@ -116,10 +116,13 @@ def test_what_came_meanwhile_is_not_replaced(tmp_path):
 def test_an_empty_folder_is_free_for_a_folder(tmp_path, folder):
     place = tmp_path / "it"
     place.mkdir()
-    check_free(place)
     if folder:
+        check_free(place, folder=True)
         write(place, folder=True)
         assert read(place) == "new"
+    else:
+        with pytest.raises(OutputError, match="expected a name for a file"):
+            check_free(place)
 
 
 @both_kinds

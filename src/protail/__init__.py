@@ -32,6 +32,7 @@ _ROOMS = {
     "losses",
     "methods",
     "ops",
+    "profile",
     "recipes",
     "report",
     "training",

@@ -84,7 +84,9 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
                 _flush(file)
 
 
-def check_free(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def check_free(
+    path: str | os.PathLike[str], *, overwrite: bool = False, folder: bool = False
+) -> None:
     """Raise unless ``path`` is free to be written; say it before the work, not after.
 
     Parameters
@@ -93,13 +95,21 @@ def check_free(path: str | os.PathLike[str], *, overwrite: bool = False) -> None
         Where something is to stand.
     overwrite : bool, default=False
         Whether what is already there may be replaced.
+    folder : bool, default=False
+        Whether it is to be a folder.
 
     Examples
     --------
     >>> from protail._files import check_free
     >>> check_free("no-such-file.csv")
     """
-    place = Path(path)
+    try:
+        _check_place(_resolved(path), overwrite=overwrite, folder=folder)
+    except OSError as error:
+        raise explained(error, Path(path)) from error
+
+
+def _check_permitted(place: Path, *, overwrite: bool) -> None:
     if os.path.lexists(place) and not overwrite and not _is_empty_folder(place):
         raise OutputError(
             errno.EEXIST,
@@ -174,6 +184,8 @@ def _beside(path: str | os.PathLike[str], *, overwrite: bool, folder: bool) -> I
         raise explained(error, Path(path)) from error
     finally:
         _remove(temporary)
+        if os.path.lexists(place):
+            _remove(temporary.with_suffix(".old"))
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
@@ -191,7 +203,7 @@ def _check_place(place: Path, *, overwrite: bool, folder: bool) -> None:
     """Raise unless a file or a folder may stand there; neither takes the other's place."""
     if not place.name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    check_free(place, overwrite=overwrite)
+    _check_permitted(place, overwrite=overwrite)
     if os.path.lexists(place) and place.is_dir() != folder:
         here, wanted = ("a folder", "a file") if place.is_dir() else ("a file", "a folder")
         raise OutputError(

@@ -1,5 +1,6 @@
 """Whatever is wrong: one line says what and what to do, and nothing half-written stays."""
 
+import json
 import os
 import shutil
 import signal
@@ -234,5 +235,26 @@ def test_an_unknown_kind_of_output(refused):
 
 
 def test_debug_shows_where_it_came_from(protail):
-    with pytest.raises(ValueError, match="nowhere"):
-        protail("fit", "nowhere.npz", "-o", "out", "--debug")
+    ended = protail("fit", "nowhere.npz", "-o", "out", "--debug")
+    assert ended.code == 2
+    assert "Traceback" in ended.err
+    assert "nowhere.npz" in ended.last_line
+
+
+def test_a_reader_that_goes_away_loses_no_model(process, tmp_path):
+    running = process("fit", "birds.npz", "-o", "out")
+    running.stdout.close()
+    running.wait(60)
+    assert running.returncode == 0
+    assert (tmp_path / "out" / "model.json").exists()
+
+
+def test_text_that_the_terminal_cannot_show(write, process):
+    write("strange.npz", *long_tailed_rows(names=["猫", "é", "\x1b[31m", "a\nb", "c"]))
+    running = process(
+        "fit", "strange.npz", "-o", "out", "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert "猫" in [c["label"] for c in json.loads(out)["evaluation"]["classes"]]
+    assert err == ""

@@ -11,7 +11,7 @@ def test_fit_tells_what_it_found_and_writes_a_model_and_a_picture(birds, protail
     ended = protail("fit", "birds.npz", "-o", "model")
     assert ended.code == 0
     assert "109 rows of 6 numbers (float32), 5 classes, imbalance 30" in ended.err
-    assert "many (100 rows or more): 0 classes; medium: 2; few (under 20): 3" in ended.err
+    assert "many (100 rows or more) 0, medium 2, few (under 20) 3" in ended.err
     assert "| prototypes |" in ended.out
     assert (tmp_path / "model" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert PrototypeClassifier.load(tmp_path / "model").classes_.tolist() == [
@@ -86,8 +86,43 @@ def test_rows_that_are_not_finite_are_left_out_and_duplicates_told(write, protai
     ended = protail("fit", "dirty.npz", "-o", "model")
     assert ended.code == 0
     assert "107 rows" in ended.err
-    assert "2 more rows hold NaN or infinity: left out" in ended.err
-    assert "2 rows repeat an earlier one (1 with another label)" in ended.err
+    assert "rows with NaN or infinity, left out: 2" in ended.err
+    assert "rows that repeat an earlier one: 2 (with another label: 1)" in ended.err
+
+
+def test_a_class_of_nothing_but_nan_is_named(write, protail):
+    rows, labels = long_tailed_rows()
+    rows[labels == 3] = np.nan
+    write("lost.npz", rows, labels)
+    ended = protail("fit", "lost.npz", "-o", "model")
+    assert "lost with them: 1 (3)" in ended.err
+    assert "repeat" not in ended.err
+    assert protail("fit", "lost.npz", "-o", "m", "--json").json["found"][
+        "classes_without_finite_rows"
+    ] == [3]
+
+
+def test_rows_that_contradict_each_other_are_judged_too(write, protail):
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(size=(200, 4)) + 9 * c for c in range(2)]).astype(np.float32)
+    labels = np.repeat([0, 1], 200)
+    twice, other = np.concatenate([rows, rows[::2]]), np.concatenate([labels, 1 - labels[::2]])
+    write("ambiguous.npz", twice, other)
+    scores = protail("fit", "ambiguous.npz", "-o", "model", "--json").json["evaluation"]
+    assert scores["all"] < 0.9  # two thirds of the rows are certain, one third half wrong
+
+
+def test_names_like_01_and_1_are_two_classes(protail, tmp_path):
+    rows, codes = long_tailed_rows()
+    names = np.array(["01", "1", "02", "2", "x"])[codes]
+    _write_csv(tmp_path / "all.csv", {f"f{i}": rows[:, i] for i in range(6)}, names)
+    some = codes < 3
+    _write_csv(tmp_path / "some.csv", {f"f{i}": rows[some, i] for i in range(6)}, names[some])
+    assert protail("fit", "all.csv", "-o", "model").code == 0
+    for file in ("all.csv", "some.csv"):
+        result = protail("evaluate", "model", file, "--json").json
+        assert result["all"] > 0.9
+        assert result["n_unseen"] == 0
 
 
 def test_a_test_file_is_judged_on_instead(birds, protail):

@@ -63,6 +63,53 @@ def test_compare_finds_the_better_model(protail, write):
     assert "better" in protail("compare", "worse", "model", "test.npz").out
 
 
+def test_compare_pairs_the_same_rows_where_models_read_other_columns(protail, tmp_path):
+    rows, codes = long_tailed_rows(counts=(30, 30, 30), width=4)
+    columns = dict(zip("pqrs", rows.T, strict=True))
+
+    def save(name, chosen, **changed):
+        parts = {**{c: columns[c] for c in chosen}, **changed, "label": codes}
+        lines = [
+            ",".join(parts),
+            *(",".join(map(str, v)) for v in zip(*parts.values(), strict=True)),
+        ]
+        (tmp_path / name).write_text("\n".join(lines))
+
+    save("pq.csv", "pq")
+    save("rs.csv", "rs")
+    p, r = columns["p"].copy(), columns["r"].copy()
+    p[:7], r[-1] = np.nan, np.nan
+    save("test.csv", "pqrs", p=p, r=r)
+    for name in ("pq", "rs"):
+        assert protail("fit", f"{name}.csv", "-o", name).code == 0
+    result = protail("compare", "pq", "rs", "test.csv", "--json").json
+    both = np.isfinite(p) & np.isfinite(r)
+    for key, name, chosen in (("first", "pq", "pq"), ("second", "rs", "rs")):
+        model = PrototypeClassifier.load(tmp_path / name)
+        del model.feature_names_in_
+        X = np.stack([columns[c] for c in chosen], axis=1).astype(np.float64)
+        expected = (model.predict(X) == codes)[both].mean()
+        assert result["all"][key] == pytest.approx(expected)
+    assert "left out" in protail("compare", "pq", "rs", "test.csv").err
+
+
+def test_add_class_keeps_other_files_and_answers_in_json(protail, write, tmp_path):
+    rows, codes = long_tailed_rows()
+    write("codes.npz", rows, codes)
+    write("some.npz", rows[:3] + 50)
+    assert protail("fit", "codes.npz", "-o", "codes").code == 0
+    (tmp_path / "codes" / "notes.txt").write_text("dear")
+    (tmp_path / "codes" / "more").mkdir()
+    (tmp_path / "codes" / "more" / "deep.txt").write_text("deep")
+    ended = protail("add-class", "codes", "17", "some.npz", "--json")
+    assert ended.json["class"] == 17
+    assert (tmp_path / "codes" / "notes.txt").read_text() == "dear"
+    assert (tmp_path / "codes" / "more" / "deep.txt").read_text() == "deep"
+    assert not (tmp_path / "codes" / "accuracy.png").exists()
+    for name in ("", "  ", "1_0"):
+        assert protail("add-class", "codes", name, "some.npz").code == 2
+
+
 def test_add_class_moves_no_other_and_tells_what_it_took(protail, write, tmp_path):
     rows, labels = long_tailed_rows(counts=(10,) * 6, seed=3, names=[*BIRDS, "puffin"])
     write("puffin.npz", rows[-5:])

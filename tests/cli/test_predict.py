@@ -78,7 +78,7 @@ def test_rows_that_are_not_finite_have_no_prediction(kind, new_rows, write, prot
     write("holes.npz", new_rows)
     ended = protail("predict", "model", "holes.npz", "-o", f"out.{kind}")
     assert ended.code == 0
-    assert "1 rows hold NaN or infinity" in ended.err
+    assert "without a prediction: 1" in ended.err
     records = read(tmp_path / f"out.{kind}")
     assert not records[7]["label"]
     assert not records[7]["probability"]
@@ -99,16 +99,20 @@ def long_file(tmp_path):
     return rows
 
 
+def _wait_for_pieces(running, parts, n):
+    deadline = time.monotonic() + 60
+    while len(list(parts.glob("[0-9]*.part"))) < n:
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_prediction_goes_on_where_it_was(stop, long_file, process, protail, tmp_path):
     arguments = ("predict", "model", "long.npz", "-o", "out.csv")
     running = process(*arguments)
     parts = tmp_path / "out.csv.parts"
-    deadline = time.monotonic() + 60
-    while len(list(parts.glob("[0-9]*.part"))) < 2:
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    _wait_for_pieces(running, parts, 2)
     running.send_signal(stop)
     _, err = running.communicate(timeout=30)
     assert running.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL)
@@ -134,11 +138,71 @@ def test_a_stopped_prediction_goes_on_where_it_was(stop, long_file, process, pro
 def test_pieces_of_a_changed_file_are_not_taken(new_rows, protail, write, tmp_path):
     parts = tmp_path / "out.csv.parts"
     parts.mkdir()
-    (parts / "job.json").write_text("{}")
+    (parts / "job.json").write_text('{"format": "protail-predictions-1"}')
     ended = protail("predict", "model", "new.npz", "-o", "out.csv")
     assert ended.code == 2
     assert "begin anew" in ended.last_line
+    assert (parts / "job.json").exists()
     assert protail("predict", "model", "new.npz", "-o", "out.csv", "--overwrite").code == 0
+    assert not parts.exists()
+
+
+def test_the_place_of_the_pieces_is_not_taken_from_others(new_rows, protail, tmp_path):
+    parts = tmp_path / "out.csv.parts"
+    parts.mkdir()
+    (parts / "dear.txt").write_text("to me")
+    for options in ((), ("--overwrite",)):
+        ended = protail("predict", "model", "new.npz", "-o", "out.csv", *options)
+        assert ended.code == 3
+        assert "Move it away" in ended.last_line
+    assert (parts / "dear.txt").read_text() == "to me"
+    (parts / "dear.txt").unlink()
+    assert protail("predict", "model", "new.npz", "-o", "out.csv").code == 0
+
+
+def test_the_input_is_never_the_output(new_rows, protail, tmp_path):
+    lines = ["a,b,c,d,e,f", *(",".join(map(str, row)) for row in new_rows)]
+    (tmp_path / "in.csv").write_text("\n".join(lines))
+    before = (tmp_path / "in.csv").read_bytes()
+    ended = protail("predict", "model", "in.csv", "-o", "in.csv", "--overwrite")
+    assert ended.code == 2
+    assert (tmp_path / "in.csv").read_bytes() == before
+
+
+def test_pieces_of_another_array_or_damaged_ones_are_not_taken(
+    long_file, process, protail, tmp_path
+):
+    np.savez(tmp_path / "two.npz", A=long_file, B=long_file[::-1])
+    running = process("predict", "model", "two.npz", "--features", "A", "-o", "out.csv")
+    parts = tmp_path / "out.csv.parts"
+    _wait_for_pieces(running, parts, 3)
+    blocked = protail("predict", "model", "two.npz", "--features", "A", "-o", "out.csv")
+    assert blocked.code == 2
+    assert "another protail predict is writing" in blocked.last_line
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=30)
+    assert running.returncode == 130
+    other = protail("predict", "model", "two.npz", "--features", "B", "-o", "out.csv")
+    assert other.code == 2
+    assert "another model, other files or other settings" in other.last_line
+    second = sorted(parts.glob("[0-9]*.part"))[1]
+    second.write_bytes(second.read_bytes()[:100])
+    ended = protail("predict", "model", "two.npz", "--features", "A", "-o", "out.csv", "--json")
+    assert ended.json["rows_from_earlier_start"] == 65_536
+    assert len(read(tmp_path / "out.csv")) == len(long_file)
+
+
+def test_small_numbers_keep_their_digits(write, protail, tmp_path):
+    rows, labels = long_tailed_rows()
+    write("cosine.npz", rows, labels)
+    assert (
+        protail("fit", "cosine.npz", "-o", "c", "--distance", "cosine", "--epochs", "0").code == 0
+    )
+    assert protail("predict", "c", "cosine.npz", "-o", "out.csv").code == 0
+    fitted = PrototypeClassifier.load(tmp_path / "c")
+    expected = fitted.top_k(rows, 1, return_distance=True)[2][:, 0]
+    written = np.array([float(record["distance"]) for record in read(tmp_path / "out.csv")])
+    assert np.array_equal(written.astype(expected.dtype), expected)
 
 
 def test_a_full_disk_keeps_what_is_done(long_file, process, protail, tmp_path):

@@ -99,7 +99,6 @@ def test_missing_and_non_finite_cells(csv):
         ("a,b\n1,2\n3,x\n", "line 3 has 'x' in column 'b'"),
         ("a,b\nx,2\n3,4\n1,1_0\n", "line 4 has '1_0' in column 'b'"),
         ("a,y\n1,2\n3,\n", "label on line 3 is empty"),
-        ("a,y\n1,2.5\n3,1\n", "row 0 .*not a whole number"),
         ("1.5,2\n3,4\n", "first line holds numbers"),
         ("5,2\n3,4\n", "first line holds numbers"),
         ("x,-1.5\nx,4\n", "first line holds numbers"),
@@ -132,7 +131,7 @@ def test_columns_that_pandas_names(csv, tmp_path):
 
 
 def test_labels_of_a_csv(csv):
-    path = csv("a,label,kind\n1,07,p\n2,-3,q\n")
+    path = csv("a,label,kind\n1,7,p\n2,-3,q\n")
     assert open_features(path).labels().tolist() == [7, -3]
     assert open_features(path, labels="kind").labels().tolist() == ["p", "q"]
     assert open_features(path, labels="kind").names == ["a", "label"]
@@ -141,7 +140,10 @@ def test_labels_of_a_csv(csv):
     refused(path, "features='label' is unknown", features="label")
     refused(path, "no numbers", features="kind")
     refused(csv("a,b\n1,2\n"), "no labels.*'a', 'b'", need_labels=True)
-    assert open_features(csv("a,y\n1,1.0\n2,2\n")).labels().tolist() == [1, 2]
+    # Numbers that are not written as Python writes them are names: 01 and 1 are two classes.
+    for labels in (["01", "1", "2"], ["1.0", "2"], ["+1", "1"], ["-0", "0"]):
+        lines = "".join(f"1,{label}\n" for label in labels)
+        assert open_features(csv(f"a,y\n{lines}")).labels().tolist() == labels
     long = open_features(csv(f"a,y\n1,{'9' * 30}\n2,x\n")).labels()
     assert long.tolist() == ["9" * 30, "x"]
 

@@ -33,6 +33,32 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_top_k_orders_classes_whose_probability_is_nothing(dtype):
+    """So far away that their probabilities underflow, classes still have an order."""
+    X, y = long_tailed(n_classes=12, n_features=5)
+    X = (300 * X).astype(dtype)
+    fitted = PrototypeClassifier(epochs=0, normalize=None).fit(X, y)
+    fitted.scale_ = 1e6
+    labels, probabilities, distances = fitted.top_k(X, 6, return_distance=True)
+    assert (probabilities[:, 1:] == 0).mean() > 0.5
+    to_all = np.linalg.norm(
+        (X * fitted.feature_scale_)[:, None].astype(float) - fitted.prototypes_, axis=2
+    )
+    nearest = np.sort(to_all, axis=1)[:, :6]
+    np.testing.assert_allclose(distances, nearest, rtol=1e-3)
+    np.testing.assert_array_equal(labels[:, 0], fitted.predict(X))
+
+
+def test_top_k_puts_classes_without_rows_last():
+    X, y = long_tailed()
+    fitted = PrototypeClassifier(epochs=0).partial_fit(X, y, classes=np.arange(-3, 9))
+    labels, probabilities, distances = fitted.top_k(X, 12, return_distance=True)
+    assert set(labels[:, :6].ravel()) == set(range(6))
+    assert np.isinf(distances[:, 6:]).all()
+    assert (probabilities[:, 6:] == 0).all()
+
+
 def test_untrained_is_nearest_centroid():
     X, y = long_tailed(spread=2.0)
     rows = np.random.default_rng(1).normal(size=(500, X.shape[1])) * 4

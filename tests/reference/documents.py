@@ -21,7 +21,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-_WIDTH = "120"
+# Output in the order it comes, as wide as in the pages, no network; for these small matrices
+# threads only get in each other's way.
+_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    "COLUMNS": "80",
+    "NO_COLOR": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
 _FENCE = re.compile(r"^```(\S*)\s*$")
 _TIMES = re.compile(r'\b\d+(\.\d+)? (h|min|s|ms)\b|(?<="seconds": )[\d.]+')
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -96,8 +104,8 @@ class Reader:
             where = f"{self.page.relative_to(ROOT)}:{block.first_line}"
             if printed:
                 shown = block.language == "text" and block.follows_block
-                assert shown, f"{where}: the block before prints, so a text block must follow:\n" + (
-                    printed
+                assert shown, (
+                    f"{where}: the block before prints, so a text block must follow:\n" + (printed)
                 )
                 if compared:
                     same_output(block.lines, printed, where)
@@ -134,8 +142,7 @@ class Reader:
         result = subprocess.run(
             words,
             cwd=self.folder,
-            env=os.environ
-            | {"PYTHONUNBUFFERED": "1", "COLUMNS": "80", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"},
+            env=os.environ | _ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -146,12 +153,13 @@ class Reader:
         failed = result.returncode != 0 and next_command != "echo $?"
         assert not failed, f"{where}: {command!r} ends with {result.returncode}:\n{result.stdout}"
         if expected is not None:
-            same_output(expected, result.stdout, f"{where}: {command}")
+            exact = words[-1] == "--help"
+            same_output(expected, result.stdout, f"{where}: {command}", exact=exact)
 
 
 def _typed(block: Block, where: str) -> Iterator[tuple[str, list[str], str]]:
     """Give each command of a console block, the output shown for it, and the next command."""
-    assert block.lines and block.lines[0].startswith("$ "), f"{where}: begins with no command"
+    assert block.text.startswith("$ "), f"{where}: begins with no command"
     begins = [n for n, line in enumerate(block.lines) if line.startswith("$ ")]
     commands = [block.lines[n][2:] for n in begins] + [""]
     for (begin, end), (command, following) in zip(
@@ -212,10 +220,12 @@ def _check_parses(block: Block, where: str) -> None:
             raise AssertionError(f"{where}: blocks of {other or 'no language'} are not for pages")
 
 
-def same_output(expected: list[str], real: str, where: str) -> None:
+def same_output(expected: list[str], real: str, where: str, *, exact: bool = False) -> None:
     """Raise unless words agree and numbers nearly do; a line ``...`` stands for any lines."""
     wanted, got = _visible(expected), _visible(real.splitlines())
     problem = _first_difference(wanted, got)
+    if exact and wanted != got:
+        problem = problem or "numbers differ, which here must agree exactly"
     assert problem is None, f"{where}: {problem}\n--- real output:\n{real}"
 
 
@@ -236,7 +246,11 @@ def _first_difference(wanted: list[str], got: list[str]) -> str | None:
     if len(wanted) != len(got):
         return f"{len(wanted)} lines are shown, {len(got)} came out"
     return next(
-        (f"{w!r} is shown, {g!r} came out" for w, g in zip(wanted, got, strict=True) if not _same(w, g)),
+        (
+            f"{w!r} is shown, {g!r} came out"
+            for w, g in zip(wanted, got, strict=True)
+            if not _same(w, g)
+        ),
         None,
     )
 

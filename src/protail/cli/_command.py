@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import json
 import os
+import signal
 import sys
+import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -53,12 +57,13 @@ class Voice:
     @property
     def is_watched(self) -> bool:
         """Whether a person sees progress: a terminal, and no JSON asked for."""
-        return not self.as_json and sys.stderr.isatty()
+        return not self.as_json and _is_terminal(sys.stderr)
 
     def say(self, text: str) -> None:
         """Tell what is going on, on standard error."""
         if not self.as_json:
-            console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+            shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+            console(stderr=True).print(shown, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, thing: RenderableType) -> None:
         """Show a result, on standard output; tables as Markdown where there is no terminal."""
@@ -67,22 +72,32 @@ class Voice:
 
         if self.as_json:
             return
-        if isinstance(thing, Table) and not sys.stdout.isatty():
-            thing.box, thing.caption = box.MARKDOWN, None
+        if isinstance(thing, Table) and not _is_terminal(sys.stdout):
+            thing.box = box.MARKDOWN
         console().print(thing, markup=False, highlight=False)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Give the result as JSON where that was asked for."""
         if self.as_json:
-            print(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False))
+            print(json.dumps(result, indent=2, allow_nan=False))
 
 
 def console(*, stderr: bool = False) -> Console:
     """Make a console that fits a terminal, or is wide and plain where there is none."""
     from rich.console import Console
 
+    class Plain(Console):
+        """A console that tells of a closed pipe as everything else does."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 120)
+    return Plain(stderr=stderr, width=None if _is_terminal(stream) else 200)
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def command(function: Command) -> Command:
@@ -98,9 +113,12 @@ def command(function: Command) -> Command:
     @functools.wraps(function)
     def guarded(**arguments: Any) -> None:
         context = arguments[own] if own else arguments.pop(_CONTEXT, None)
-        if arguments["debug"]:
-            function(**arguments)
-            return
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+        if threading.current_thread() is threading.main_thread():
+            # What batch systems send before they kill: leave things as tidy as after Ctrl-C.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
@@ -114,6 +132,8 @@ def command(function: Command) -> Command:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
+            if arguments["debug"]:
+                traceback.print_exc()
             _stop(*_in_words(error, _full_name(context)))
 
     if own is None:
@@ -138,12 +158,16 @@ def _in_words(error: Exception, name: str) -> tuple[str, int]:
 
     if isinstance(error, OutputError):
         return f"{name}: {error.strerror}", NOT_WRITTEN
+    if isinstance(error, UnicodeError):
+        return f"{name}: a name or a text is not valid Unicode: {error}. Rename it.", BAD_INPUT
     if isinstance(error, (ValueError, ImportError, FileNotFoundError)):
         return f"{name}: {_own_words(error)}", BAD_INPUT
-    if isinstance(error, MemoryError):
-        return f"{name}: out of memory. Use a smaller file, or a machine with more.", UNEXPECTED
     if isinstance(error, RuntimeError) and (told := _told_by_training(error)):
         return f"{name}: {told[0]}", told[1]
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return f"{name}: out of memory. Use a smaller file, or a machine with more.", UNEXPECTED
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
+        return f"{name}: the output cannot be written: {error.strerror}.", NOT_WRITTEN
     return (
         f"{name}: unexpected {type(error).__name__}: {error}. This is a fault of protail: please "
         "report it with the output of the same command and --debug.",

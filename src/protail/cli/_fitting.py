@@ -74,25 +74,27 @@ def read_training_rows(
 
     file = open_features(path, features=features, labels=labels, need_labels=True)
     truth, rows = file.labels(), file.rows()
+    all_classes = np.unique(truth)
     looked = scan(rows, truth)
-    duplicate_of = looked.duplicate_of
-    if looked.n_non_finite:
+    n_non_finite = looked.n_non_finite
+    if n_non_finite:
         kept = np.flatnonzero(looked.finite)
         if not len(kept):
             raise ValueError(
                 f"{path}: every one of {len(rows):,} rows holds NaN or infinity; expected finite "
                 "numbers. Look at what made the features."
             )
-        # A row is finite exactly where the one it repeats is, so none loses its first.
-        new_place = np.cumsum(looked.finite) - 1
         rows, truth = take(rows, kept), truth[kept]
-        duplicate_of = new_place[duplicate_of[kept]]
-    found = _found(rows, truth, looked)
+        looked = scan(rows, truth)
+    lost = np.setdiff1d(all_classes, truth).tolist()
+    found = _found(rows, truth, looked, n_non_finite, lost)
     _tell(voice, path, found, rows, file.names, file.ignored)
-    return TrainingRows(path, rows, truth, duplicate_of, file.names, found)
+    return TrainingRows(path, rows, truth, looked.duplicate_of, file.names, found)
 
 
-def _found(rows: Array, labels: Array, looked: Scan) -> dict[str, Any]:
+def _found(
+    rows: Array, labels: Array, looked: Scan, n_non_finite: int, lost: list[Any]
+) -> dict[str, Any]:
     from protail import ClassProfile
 
     profile = ClassProfile(np.unique(labels, return_counts=True)[1])
@@ -103,7 +105,8 @@ def _found(rows: Array, labels: Array, looked: Scan) -> dict[str, Any]:
         "imbalance": profile.imbalance,
         "groups": {name: len(group) for name, group in profile.groups().items()},
         "classes_of_one_row": int((profile.counts == 1).sum()),
-        "non_finite_rows": looked.n_non_finite,
+        "non_finite_rows": n_non_finite,
+        "classes_without_finite_rows": lost,
         "zero_rows": looked.n_zero,
         "duplicate_rows": looked.n_duplicates,
         "duplicates_with_another_label": looked.n_conflicts,
@@ -124,8 +127,8 @@ def _tell(
         f"{found['classes']:,} classes, imbalance {found['imbalance']:.4g}"
     )
     voice.say(
-        f"  many (100 rows or more): {groups['many']:,} classes; medium: {groups['medium']:,}; "
-        f"few (under 20): {groups['few']:,}"
+        f"  classes by size: many (100 rows or more) {groups['many']:,}, medium "
+        f"{groups['medium']:,}, few (under 20) {groups['few']:,}"
     )
     if names is not None:
         shown = names if len(names) <= 6 else [*names[:3], "...", names[-1]]
@@ -133,12 +136,17 @@ def _tell(
     if ignored:
         voice.say(f"  columns that are not numbers, ignored: {', '.join(ignored[:6])}")
     if found["non_finite_rows"]:
-        voice.say(f"  {found['non_finite_rows']:,} more rows hold NaN or infinity: left out")
+        voice.say(f"  rows with NaN or infinity, left out: {found['non_finite_rows']:,}")
+    if lost := found["classes_without_finite_rows"]:
+        some = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        voice.say(f"  classes of such rows only, lost with them: {len(lost):,} ({some})")
+    if found["zero_rows"]:
+        voice.say(f"  rows of zeros only: {found['zero_rows']:,}")
     if found["duplicate_rows"]:
         voice.say(
-            f"  {found['duplicate_rows']:,} rows repeat an earlier one "
-            f"({found['duplicates_with_another_label']:,} with another label): kept, and never "
-            "both learned from and judged on"
+            f"  rows that repeat an earlier one: {found['duplicate_rows']:,} (with another label: "
+            f"{found['duplicates_with_another_label']:,}); kept, and never both learned from and "
+            "judged on"
         )
 
 
@@ -160,27 +168,22 @@ def fit_and_judge(
         classifier.fit(data.rows, data.labels)
         model = Model(data.path, classifier, data.names)
         judged = judge(model, open_sources(model, [test], need_labels=True), voice)
-        return Fitted(classifier, data.names, judged.evaluation, f"{test.name}")
+        return Fitted(classifier, data.names, judged.evaluation, test.name)
 
-    kept, out = split(data.labels, share=held_out, groups=data.duplicate_of) if held_out else _ALL
+    kept = out = np.empty(0, np.int64)
+    if held_out:
+        kept, out = split(data.labels, share=held_out, groups=data.duplicate_of)
     if not len(out):
         why = "nothing is held out" if not held_out else "no class has rows to spare"
         voice.say(f"Plan: learn from all rows; {why}, so nothing is judged.")
         return Fitted(classifier.fit(data.rows, data.labels), data.names, None, "nothing")
 
-    judged_on = f"{len(out):,} held-out rows ({held_out:.0%} of each class)"
-    alone = data.found["classes_of_one_row"]
-    voice.say(
-        f"Plan: learn from {len(kept):,} rows, judge on {judged_on}, then learn again from all"
-        + (f"; {alone:,} classes have one row and cannot be judged." if alone else ".")
-    )
+    judged_on = f"{len(out):,} held-out rows of {len(np.unique(data.labels[out])):,} classes"
+    voice.say(f"Plan: learn from {len(kept):,} rows, judge on {judged_on}, then learn from all.")
     classifier.fit(take(data.rows, kept), data.labels[kept])
     evaluation = _judge_rows(classifier, data.rows, data.labels, out, data.path)
     classifier.fit(data.rows, data.labels)
     return Fitted(classifier, data.names, evaluation, judged_on)
-
-
-_ALL = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _judge_rows(
@@ -192,7 +195,7 @@ def _judge_rows(
     answers = ask(Model(path, classifier, None), take(rows, index))
     return Evaluation.from_predictions(
         labels[index],
-        answers.labels[:, 0],
+        classifier.classes_[answers.codes[:, 0]],
         classes=classifier.classes_,
         # Groups by all rows of a class, as the file has them, the held-out ones included.
         counts=np.unique(labels, return_counts=True)[1],

@@ -22,6 +22,8 @@ class Judged:
 
     Attributes
     ----------
+    rows : ndarray of int, shape (n_rows,)
+        Which rows of all the files these are.
     truth, predicted, confidence, novelty : ndarray of shape (n_rows,)
         What is true, what the model says, how sure it is, how strange the row looks.
     n_non_finite : int
@@ -30,6 +32,7 @@ class Judged:
         What follows.
     """
 
+    rows: Array
     truth: Array
     predicted: Array
     confidence: Array
@@ -66,14 +69,20 @@ def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
             start = 0
             for block in source.blocks():
                 answers = ask(model, block)
-                truth = labels[start : start + len(block)][answers.answered]
+                rows = start + np.flatnonzero(answers.answered)
                 parts.append(
-                    (truth, answers.labels[:, 0], answers.probabilities[:, 0], answers.novelty)
+                    (
+                        n_rows + rows,
+                        labels[rows],
+                        classifier.classes_[answers.codes[:, 0]],
+                        answers.probabilities[:, 0],
+                        answers.novelty,
+                    )
                 )
                 start += len(block)
                 progress(len(block))
             n_rows += start
-    truth, predicted, confidence, novelty = map(np.concatenate, zip(*parts, strict=True))
+    rows, truth, predicted, confidence, novelty = map(np.concatenate, zip(*parts, strict=True))
     n_non_finite = n_rows - len(truth)
     if not len(truth):
         raise ValueError(
@@ -90,4 +99,4 @@ def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
         confidence=confidence,
         novelty=novelty,
     )
-    return Judged(truth, predicted, confidence, novelty, n_non_finite, evaluation)
+    return Judged(rows, truth, predicted, confidence, novelty, n_non_finite, evaluation)

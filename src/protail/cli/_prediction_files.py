@@ -7,6 +7,7 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,14 @@ class Format(ABC):
     ----------
     k : int
         Classes named for each row.
-    label_dtype : dtype
-        What labels are.
+    classes : ndarray
+        The labels, by their place.
     """
 
-    def __init__(self, k: int, label_dtype: np.dtype[Any]) -> None:
+    def __init__(self, k: int, classes: Array) -> None:
         self.k = k
-        self.label_dtype = label_dtype
+        self.label_dtype = classes.dtype
+        self._labels = classes.tolist()
 
     @abstractmethod
     def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
@@ -61,7 +63,8 @@ class Format(ABC):
             list(range(first_row, first_row + len(answered))),
         ]
         for place in range(self.k):
-            columns.append(_spread(answers.labels[:, place], answered))
+            named = [self._labels[code] for code in answers.codes[:, place].tolist()]
+            columns.append(_spread(named, answered))
             columns.append(_spread(_numbers(answers.probabilities[:, place]), answered))
             columns.append(_spread(_numbers(answers.distances[:, place]), answered))
             if place == 0:
@@ -69,22 +72,17 @@ class Format(ABC):
         return columns
 
 
-def _numbers(values: Array) -> Array:
-    """Round to what a float32 knows; None for the distance from a class without rows."""
-    numbers: Array = values.astype(np.float64).round(9)
-    finite = np.isfinite(numbers)
-    if not finite.all():
-        numbers = numbers.astype(object)
-        numbers[~finite] = None
-    return numbers
+def _numbers(values: Array) -> list[float | None]:
+    """Give the shortest numbers that mean these; None where a class without rows is far away."""
+    shortest = values.astype(str).tolist() if values.dtype == np.float32 else values.tolist()
+    return [number if isfinite(number := float(text)) else None for text in shortest]
 
 
-def _spread(values: Array, answered: NDArray[np.bool_]) -> list[Any]:
+def _spread(values: list[Any], answered: NDArray[np.bool_]) -> list[Any]:
     if answered.all():
-        return list(values.tolist())
-    out = np.full(len(answered), None, dtype=object)
-    out[answered] = values.tolist()
-    return list(out)
+        return values
+    following = iter(values)
+    return [next(following) if has_answer else None for has_answer in answered.tolist()]
 
 
 class _Text(Format):
@@ -161,7 +159,7 @@ class _Parquet(Format):
 _FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
 
 
-def find_format(output: Path, k: int, label_dtype: np.dtype[Any]) -> Format:
+def find_format(output: Path, k: int, classes: Array) -> Format:
     """Choose how to write by the suffix of a file.
 
     Parameters
@@ -170,8 +168,8 @@ def find_format(output: Path, k: int, label_dtype: np.dtype[Any]) -> Format:
         The file to write.
     k : int
         Classes named for each row.
-    label_dtype : dtype
-        What labels are.
+    classes : ndarray
+        The labels, by their place.
 
     Returns
     -------
@@ -189,4 +187,4 @@ def find_format(output: Path, k: int, label_dtype: np.dtype[Any]) -> Format:
                 f"{output} needs pyarrow, which is not installed: pip install 'protail[tables]' "
                 "or choose .csv or .jsonl."
             ) from error
-    return _FORMATS[suffix](k, label_dtype)
+    return _FORMATS[suffix](k, classes)

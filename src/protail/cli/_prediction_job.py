@@ -1,24 +1,41 @@
 """A prediction that can be stopped at any moment and goes on where it was.
 
-Each block of rows becomes a file of its own in ``OUTPUT.parts``, named by its first and last row
-and renamed into place when it is whole. At the end they are put together.
+Each block of rows becomes a file of its own in ``OUTPUT.parts``, named by its first and last row,
+the rows without an answer and its size, and renamed into place when it is whole. At the end they
+are put together.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from protail._files import OutputError, check_free, explained, new_file
 from protail.cli._prediction_files import Format, find_format
 
 if TYPE_CHECKING:
-    from protail.cli._sources import Answers, Model
-    from protail.data.features import FeatureFile
+    from protail.cli._sources import Answers, Model, Source
+
+_JOB, _LOCK = "job.json", "lock"
+_FORMAT = "protail-predictions-1"
+
+
+class _Part(NamedTuple):
+    path: Path
+    start: int
+    stop: int
+    n_without: int
+    n_bytes: int
+
+    @classmethod
+    def read(cls, path: Path) -> _Part:
+        return cls(path, *map(int, path.stem.split("-")))
 
 
 class PredictionJob:
@@ -30,8 +47,10 @@ class PredictionJob:
         The file that is to stand in the end; its suffix says how it is written.
     model : Model
         Whose predictions they are.
-    files : sequence of FeatureFile
+    sources : sequence of Source
         What is predicted, in order.
+    features : str or None
+        Which array or column of the files.
     top_k : int
         Classes named for each row.
     overwrite : bool
@@ -42,30 +61,40 @@ class PredictionJob:
         self,
         output: Path,
         model: Model,
-        files: Sequence[FeatureFile],
+        sources: Sequence[Source],
+        features: str | None,
         top_k: int,
         overwrite: bool,
     ) -> None:
         k = min(top_k, len(model.classifier.classes_))
-        self._format: Format = find_format(output, k, model.classifier.classes_.dtype)
+        self._format: Format = find_format(output, k, model.classifier.classes_)
         check_free(output, overwrite=overwrite)
+        for source in sources:
+            if output.exists() and output.samefile(source.file.path):
+                raise ValueError(
+                    f"--output {output} is also what is to be predicted; expected another file. "
+                    "Choose another name."
+                )
         self._output = output
         self._overwrite = overwrite
         self.parts = output.with_name(output.name + ".parts")
-        self._description = _describe(model, files, top_k)
-        if self.parts.exists() and overwrite:
-            _drop(self.parts)
-        self._check_same_job()
-        self.n_done = self._count_done()
+        self._description = _describe(model, sources, features, k)
+        self._lock: int | None = None
+        self._has_begun = False
+        self.n_done = 0
 
     def __enter__(self) -> Self:
         try:
+            self._check_ours()
             self.parts.mkdir(parents=True, exist_ok=True)
-            with new_file(self._job_file, overwrite=True) as temporary:
-                temporary.write_text(json.dumps(self._description, indent=2), encoding="utf-8")
+            self._take_lock()
+            self._begin()
         except OSError as error:
-            self._forget_if_empty()
+            self._leave()
             raise explained(error, self._output) from error
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(
@@ -75,9 +104,8 @@ class PredictionJob:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            _drop(self.parts)
-        else:
-            self._forget_if_empty()
+            self.n_done = 0
+        self._leave()
         if isinstance(error, OutputError) and self.n_done:
             raise OutputError(
                 error.errno,
@@ -98,12 +126,16 @@ class PredictionJob:
             What the model says.
         """
         stop = self.n_done + len(answers.answered)
-        name = f"{self.n_done:015d}-{stop:015d}-{(~answers.answered).sum()}"
         try:
-            with new_file(self.parts / f"{name}.part", overwrite=True) as temporary:
+            with new_file(self.parts / "next.part", overwrite=True) as temporary:
                 self._format.write_part(temporary, str(source), first_row, answers)
+            written = self.parts / "next.part"
+            n_without = int((~answers.answered).sum())
+            size = written.stat().st_size
+            written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{n_without}-{size}.part")
         except OSError as error:
-            raise explained(error, self._output) from error
+            reason = OSError(error.errno, os.strerror(error.errno or 0))
+            raise explained(reason, self._output) from error
         self.n_done = stop
 
     def finish(self) -> int:
@@ -116,58 +148,91 @@ class PredictionJob:
         """
         parts = self._whole_parts()
         with new_file(self._output, overwrite=self._overwrite) as temporary:
-            self._format.join(parts, temporary)
-        return sum(int(part.stem.split("-")[2]) for part in parts)
+            self._format.join([part.path for part in parts], temporary)
+        return sum(part.n_without for part in parts)
 
-    @property
-    def _job_file(self) -> Path:
-        return self.parts / "job.json"
-
-    def _check_same_job(self) -> None:
-        if not self.parts.exists():
+    def _check_ours(self) -> None:
+        """Raise where the place of the pieces holds something that is not ours."""
+        if not os.path.lexists(self.parts):
             return
-        try:
-            found = json.loads(self._job_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = None
-        if found != self._description:
-            raise ValueError(
-                f"{self.parts} holds predictions of another model, other files or other settings; "
-                "expected those of this command. Give --overwrite to begin anew, or another "
-                "--output."
+        is_folder = self.parts.is_dir() and not self.parts.is_symlink()
+        if not is_folder or (any(self.parts.iterdir()) and self._found_job() is None):
+            raise OutputError(
+                errno.EEXIST,
+                f"{self.parts} is needed for the pieces and holds something else. Move it away, "
+                "or choose another --output.",
             )
 
-    def _count_done(self) -> int:
+    def _begin(self) -> None:
+        found = self._found_job()
+        if found is not None and found != self._description:
+            if not self._overwrite:
+                raise ValueError(
+                    f"{self.parts} holds predictions of another model, other files or other "
+                    "settings; expected those of this command. Give --overwrite to begin anew, or "
+                    "another --output."
+                )
+            for piece in self.parts.glob("*.part"):
+                piece.unlink()
+        with new_file(self.parts / _JOB, overwrite=True) as temporary:
+            temporary.write_text(json.dumps(self._description, indent=2), encoding="utf-8")
         parts = self._whole_parts()
-        return int(parts[-1].stem.split("-")[1]) if parts else 0
+        self.n_done = parts[-1].stop if parts else 0
+        self._has_begun = True
 
-    def _whole_parts(self) -> list[Path]:
-        """Give the pieces from row 0 on without a gap; names without a dot in front are whole."""
-        whole: list[Path] = []
+    def _found_job(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self.parts / _JOB).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
+
+    def _whole_parts(self) -> list[_Part]:
+        """Give the pieces from row 0 on without a gap, as long as they have their size."""
+        whole: list[_Part] = []
         stop = 0
-        for part in sorted(self.parts.glob("[0-9]*.part")):
-            first, last, _ = part.stem.split("-")
-            if int(first) == stop:
+        for part in map(_Part.read, sorted(self.parts.glob("[0-9]*.part"))):
+            if part.start == stop and part.path.stat().st_size == part.n_bytes:
                 whole.append(part)
-                stop = int(last)
+                stop = part.stop
         return whole
 
-    def _forget_if_empty(self) -> None:
-        if not self.n_done:
-            _drop(self.parts)
+    def _take_lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            return
+        self._lock = os.open(self.parts / _LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            self._lock = None
+            raise ValueError(
+                f"another protail predict is writing {self._output}; expected to be alone. Wait "
+                "for it, or choose another --output."
+            ) from None
+
+    def _leave(self) -> None:
+        """Let go of the pieces; where nothing is worth keeping, remove them."""
+        if self._has_begun and not self.n_done:
+            shutil.rmtree(self.parts, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
-def _describe(model: Model, files: Sequence[FeatureFile], top_k: int) -> dict[str, Any]:
-    stats = [file.path.stat() for file in files]
+def _describe(
+    model: Model, sources: Sequence[Source], features: str | None, k: int
+) -> dict[str, Any]:
+    stats = [source.file.path.stat() for source in sources]
     return {
-        "model": json.loads((model.folder / "model.json").read_text(encoding="utf-8"))["checksum"],
+        "format": _FORMAT,
+        "model": model.checksum,
+        "features": features,
         "files": [
-            {"path": str(file.path), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
-            for file, stat in zip(files, stats, strict=True)
+            {"path": str(source.file.path), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
+            for source, stat in zip(sources, stats, strict=True)
         ],
-        "top_k": top_k,
+        "top_k": k,
     }
-
-
-def _drop(parts: Path) -> None:
-    shutil.rmtree(parts, ignore_errors=True)

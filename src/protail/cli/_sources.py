@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,17 @@ class Model:
         What it holds; its rows are plain arrays.
     names : list of str or None
         Columns in the order the classifier takes them.
+    checksum : str
+        What tells it from every other model.
+    about : str or None
+        How it was made.
     """
 
     folder: Path
     classifier: PrototypeClassifier
     names: list[str] | None
+    checksum: str = ""
+    about: str | None = None
 
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Model:
@@ -41,12 +48,13 @@ class Model:
         from protail import PrototypeClassifier
 
         classifier = PrototypeClassifier.load(folder, device=device)
+        document = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         # Commands hand over arrays with the columns already in order, which carry no names.
         names = None
         if hasattr(classifier, "feature_names_in_"):
             names = [str(name) for name in classifier.feature_names_in_]
             del classifier.feature_names_in_
-        return cls(folder, classifier, names)
+        return cls(folder, classifier, names, document["checksum"], document["about"])
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,9 @@ class Source:
     file: FeatureFile
     order: Array | None
 
-    def blocks(self, start: int = 0) -> Iterator[Array]:
-        """Give consecutive blocks of rows from row ``start`` on."""
-        for block in self.file.blocks(start):
+    def blocks(self, start: int = 0, n_rows: int = 65_536) -> Iterator[Array]:
+        """Give consecutive blocks of at most ``n_rows`` rows from row ``start`` on."""
+        for block in self.file.blocks(start, n_rows):
             yield block if self.order is None else block[:, self.order]
 
 
@@ -132,14 +140,15 @@ class Answers:
     ----------
     answered : ndarray of bool, shape (n_rows,)
         Which rows have an answer: the finite ones.
-    labels, probabilities, distances : ndarray of shape (n_answered, k)
-        The likeliest classes of each, likeliest first.
+    codes, probabilities, distances : ndarray of shape (n_answered, k)
+        The likeliest classes of each, likeliest first; by their place among the classes, because
+        one long name would make an array of labels long.
     novelty : ndarray of shape (n_answered,)
         How little each looks like any class.
     """
 
     answered: NDArray[np.bool_]
-    labels: Array
+    codes: NDArray[np.int64]
     probabilities: Array
     distances: Array
     novelty: Array
@@ -165,13 +174,12 @@ def ask(model: Model, rows: Array, k: int = 1) -> Answers:
     answered: NDArray[np.bool_] = np.isfinite(rows).all(axis=1)  # type: ignore[assignment]
     finite = rows if answered.all() else rows[answered]
     classifier = model.classifier
+    k = min(k, len(classifier.classes_))
     if not len(finite):
-        k = min(k, len(classifier.classes_))
         nothing = np.empty((0, k), classifier.prototypes_.dtype)
-        labels = np.empty((0, k), classifier.classes_.dtype)
-        return Answers(answered, labels, nothing, nothing, nothing[:, 0])
-    labels, probabilities, distances = classifier.top_k(finite, k, return_distance=True)
-    return Answers(answered, labels, probabilities, distances, classifier.novelty_score(finite))
+        return Answers(answered, nothing.astype(np.int64), nothing, nothing, nothing[:, 0])
+    codes, probabilities, distances = classifier._inference(finite).top_k(k)
+    return Answers(answered, codes, probabilities, distances, classifier.novelty_score(finite))
 
 
 def labels_for(classes: Array, labels: Array, path: Path) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,14 +71,13 @@ def add_class(
     before = Model.load(model, device)
     rows = _read_rows(open_sources(before, files, features), voice)
     label = _label_for(before.classifier.classes_, name)
-    after = Model(model, copy.deepcopy(before.classifier), before.names)
+    after = replace(before, classifier=copy.deepcopy(before.classifier))
     after.classifier.add_classes(rows, np.full(len(rows), label))
     result: dict[str, Any] = {
-        "class": label,
+        "class": label if isinstance(label, str) else label.item(),
         "rows": len(rows),
         "nearest": _nearest(after.classifier, label),
     }
-    voice.say(f"{name!r} added from {len(rows):,} rows; the other prototypes did not move.")
     near = ", ".join(f"{item['label']} ({item['distance']:.3g})" for item in result["nearest"])
     voice.say(f"Nearest classes, with the distance between prototypes: {near}")
     if check is not None:
@@ -88,7 +88,8 @@ def add_class(
         result["check"] = _effect(checked[0], checked[1], label, voice)
     remark = f"Class {name!r} was added from {len(rows)} rows."
     _save(after, target, remark, overwrite=overwrite or output is None)
-    voice.say(f"Model: {target}")
+    voice.say(f"{name!r} added from {len(rows):,} rows; the other prototypes did not move.")
+    voice.say(f"Model: {target} (scores and picture were those of the classes before: dropped)")
     voice.finish({**result, "model": str(target)})
 
 
@@ -107,9 +108,13 @@ def _read_rows(sources: list[Source], voice: Voice) -> NDArray[Any]:
 
 
 def _label_for(classes: NDArray[Any], name: str) -> Any:
+    if not name.strip():
+        raise ValueError(f"{name!r} is no name for a class; expected one that can be read.")
     if classes.dtype.kind in "UO":
         return name
     try:
+        if not re.fullmatch(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", name):
+            raise ValueError
         return classes.dtype.type(name)
     except (ValueError, OverflowError):
         raise ValueError(
@@ -177,10 +182,9 @@ def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str
 
 
 def _save(model: Model, target: Path, remark: str, *, overwrite: bool) -> None:
-    about = json.loads((model.folder / "model.json").read_text(encoding="utf-8")).get("about")
     if model.names is not None:
         model.classifier.feature_names_in_ = np.array(model.names, dtype=object)
     # Scores and picture were those of the model without this class: they do not go along.
     model.classifier.save(
-        target, overwrite=overwrite, about=" ".join(filter(None, [about, remark]))
+        target, overwrite=overwrite, about=" ".join(filter(None, [model.about, remark]))
     )

@@ -42,20 +42,38 @@ def compare(
 
     voice = Voice(as_json)
     models = [Model.load(folder, device) for folder in (first, second)]
+    classes, counts = _all_classes(models[0].classifier, models[1].classifier)
     judged = [
         judge(model, open_sources(model, files, features, labels, need_labels=True), voice)
         for model in models
     ]
-    classes, counts = _all_classes(models[1].classifier, models[0].classifier)
+    # Models that take different columns may have answered different rows.
+    _, in_first, in_second = np.intersect1d(judged[0].rows, judged[1].rows, return_indices=True)
+    left_out = sum(len(one.rows) - len(in_first) for one in judged)
+    if not len(in_first):
+        raise ValueError("no row is finite for both models; expected some. Compare on other rows.")
+    if left_out:
+        voice.say(f"{left_out:,} rows are finite for one of the models only: left out.")
     comparison = Comparison.from_predictions(
-        judged[0].truth, judged[0].predicted, judged[1].predicted, classes=classes, counts=counts
+        judged[0].truth[in_first],
+        judged[0].predicted[in_first],
+        judged[1].predicted[in_second],
+        classes=classes,
+        counts=counts,
     )
     voice.show(comparison.table(str(first), str(second)))
-    voice.finish({"first": str(first), "second": str(second), **comparison.to_dict()})
+    voice.finish(
+        {
+            "first": str(first),
+            "second": str(second),
+            "rows_left_out": left_out + sum(one.n_non_finite for one in judged),
+            **comparison.to_dict(),
+        }
+    )
 
 
 def _all_classes(
-    other: PrototypeClassifier, leading: PrototypeClassifier
+    leading: PrototypeClassifier, other: PrototypeClassifier
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Give the classes that either knows; where both do, the counts of the leading one."""
     if (leading.classes_.dtype.kind in "UO") != (other.classes_.dtype.kind in "UO"):

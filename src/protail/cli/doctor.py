@@ -97,8 +97,10 @@ def _examine(name: str, extra: str | None) -> dict[str, Any]:
 
 
 def _devices() -> list[str]:
-    import torch
-
+    try:
+        import torch
+    except Exception:  # it stands in the table with what is wrong with it
+        return ["unknown: torch does not import"]
     devices = [f"cpu ({os.cpu_count()} cores, torch uses {torch.get_num_threads()})"]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)

@@ -36,7 +36,7 @@ Adjustment = Annotated[
 Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
 Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
 Prior = Annotated[str, typer.Option(help="Mix of classes in use: uniform or train.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same bits.")]
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same bits.")]
 
 
 @_command
@@ -63,8 +63,11 @@ def fit(
 
     It is judged on a held-out part first; the saved one has then learned from all rows.
     """
+    from protail import PrototypeClassifier
     from protail.cli._fitting import fit_and_judge, read_training_rows, save_with_picture
     from protail.cli.evaluate import show_evaluation
+    from protail.data.features import open_features
+    from protail.estimator._checks import check_device, check_settings
     from protail.estimator._saving import check_replaceable
 
     voice = Voice(as_json)
@@ -80,12 +83,17 @@ def fit(
         "device": device,
         "verbose": voice.is_watched,
     }
+    check_settings(PrototypeClassifier(**settings))
+    check_device(device, None)
+    if test is not None:
+        open_features(test, need_labels=True)
     begin = time.perf_counter()
     rows = read_training_rows(file, features, labels, voice)
     fitted = fit_and_judge(rows, settings, voice, held_out=held_out, test=test)
+    # Saved before anything is shown: whoever reads the output may have gone by now.
+    picture = save_with_picture(fitted, output, voice, made_by="protail fit", overwrite=overwrite)
     if fitted.evaluation is not None:
         show_evaluation(voice, fitted.evaluation, "prototypes")
-    picture = save_with_picture(fitted, output, voice, made_by="protail fit", overwrite=overwrite)
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.finish(
         {

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from protail.cli._command import Debug, Device, FeaturesKey, Json, ModelFolder, Overwrite, Voice
 from protail.cli._command import command as _command
+
+if TYPE_CHECKING:
+    from protail.cli._prediction_job import PredictionJob
+    from protail.cli._sources import Model, Source
+
+# Classes named in one piece of the output, all rows together.
+_NAMED_AT_A_TIME = 65_536
 
 Files = Annotated[list[Path], typer.Argument(help="Files with features.", show_default=False)]
 Output = Annotated[
@@ -38,34 +46,24 @@ def predict(
     """
     from protail.cli._prediction_job import PredictionJob
     from protail.cli._progress import in_words, row_progress
-    from protail.cli._sources import Model, ask, open_sources
+    from protail.cli._sources import Model, open_sources
 
     voice = Voice(as_json)
     loaded = Model.load(model, device)
     sources = open_sources(loaded, files, features)
-    job = PredictionJob(output, loaded, [source.file for source in sources], top_k, overwrite)
     n_rows = sum(source.file.n_rows for source in sources)
-    done = job.n_done
-    if done:
-        voice.say(f"Going on after {done:,} of {n_rows:,} rows ({job.parts} holds them).")
     begin = time.perf_counter()
-    first_of_file = n_without = 0
-    with job, row_progress(voice, n_rows, done) as progress:
-        for source in sources:
-            end_of_file = first_of_file + source.file.n_rows
-            start = max(job.n_done - first_of_file, 0)
-            if start < source.file.n_rows:
-                for block in source.blocks(start):
-                    answers = ask(loaded, block, top_k)
-                    job.keep(source.file.path, start, answers)
-                    start += len(block)
-                    progress(len(block))
-            first_of_file = end_of_file
+    with PredictionJob(output, loaded, sources, features, top_k, overwrite) as job:
+        done = job.n_done
+        if done:
+            voice.say(f"Going on after {done:,} of {n_rows:,} rows ({job.parts} holds them).")
+        with row_progress(voice, n_rows, done) as progress:
+            _predict(loaded, sources, job, top_k, progress)
         n_without = job.finish()
     seconds = time.perf_counter() - begin
     if n_without:
-        voice.say(f"{n_without:,} rows hold NaN or infinity: they have no prediction.")
-    voice.say(f"{n_rows:,} rows predicted in {in_words(seconds)}: {output}")
+        voice.say(f"Rows with NaN or infinity, without a prediction: {n_without:,}")
+    voice.say(f"{n_rows - done:,} rows predicted in {in_words(seconds)}: {output}")
     voice.finish(
         {
             "rows": n_rows,
@@ -75,3 +73,25 @@ def predict(
             "output": str(output),
         }
     )
+
+
+def _predict(
+    model: Model,
+    sources: Sequence[Source],
+    job: PredictionJob,
+    top_k: int,
+    progress: Callable[[int], None],
+) -> None:
+    from protail.cli._sources import ask
+
+    # What is written for a row grows with the classes it names.
+    rows_at_a_time = max(1, _NAMED_AT_A_TIME // min(top_k, len(model.classifier.classes_)))
+    first_of_file = 0
+    for source in sources:
+        start = max(job.n_done - first_of_file, 0)
+        if start < source.file.n_rows:
+            for block in source.blocks(start, rows_at_a_time):
+                job.keep(source.file.path, start, ask(model, block, top_k))
+                start += len(block)
+                progress(len(block))
+        first_of_file += source.file.n_rows

@@ -64,14 +64,12 @@ def quickstart(
     for name, classifier in classifiers.items():
         voice.say(f"  {name} ...")
         results[name] = _evaluate(classifier.fit(X, y), counts, X_test, y_test)
-    voice.show(
-        results_table(results, title="Accuracy in %, test digits by the size of their class")
-    )
     chosen = Fitted(classifiers[_DEFAULT], None, results[_DEFAULT], f"{len(y_test)} test digits")
     drawn = {name: results[name] for name in (_SOFTMAX, _DEFAULT)}
     picture = save_with_picture(
         chosen, output, voice, made_by="protail quickstart", overwrite=overwrite, drawn=drawn
     )
+    voice.show(results_table(results, title="Test digits by the size of their class"))
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.say("Next, on your own features: protail fit features.npz -o model")
     voice.finish(

@@ -85,18 +85,26 @@ class Inference:
     @torch.no_grad()
     def top_k(self, k: int) -> tuple[Array, Array, Array]:
         """Give the codes, probabilities and distances of the k likeliest classes."""
-        found = [self._top_k(rows, k) for rows in self._blocks()]
-        codes, values, distances = (
-            torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True)
-        )
-        return codes, values, distances
+        # Filled piece by piece: small results between large temporaries would tear the heap.
+        shape = (len(self._features), k)
+        codes = torch.empty(shape, dtype=torch.int64)
+        values = torch.empty(shape, dtype=self._prototypes.dtype)
+        distances = torch.empty_like(values)
+        begin = 0
+        for rows in self._blocks():
+            part = slice(begin, begin + len(rows))
+            codes[part], values[part], distances[part] = self._top_k(rows, k)
+            begin = part.stop
+        return codes.numpy(), values.numpy(), distances.numpy()
 
     def _top_k(self, rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         logits = self._logits(rows)
         scores = logits * self._scale + self._log_prior
-        values, codes = torch.softmax(scores, 1).topk(k, dim=1)
+        # Chosen by score: probabilities of classes far away are all 0 and have no order.
+        best, codes = scores.topk(k, dim=1)
+        probabilities = (best - scores.logsumexp(1, keepdim=True)).exp()
         distances = -2 * logits.gather(1, codes)
-        return codes, values, distances.masked_fill_(self._unseen[codes], torch.inf)
+        return codes, probabilities, distances.masked_fill_(self._unseen[codes], torch.inf)
 
     def _logits(self, rows: Tensor) -> Tensor:
         return ops.logits(rows, self._prototypes, self._distance, self._temperature)

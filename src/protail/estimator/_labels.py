@@ -18,7 +18,7 @@ _MOST_SPARE_ROOM = 2**24
 
 
 def labels_to_json(labels: NDArray[Any]) -> dict[str, Any]:
-    """Describe labels so that :func:`labels_from_json` gives the same array.
+    """Describe labels so that `labels_from_json` gives the same array.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def labels_from_json(found: object, file: str) -> NDArray[Any]:
     Parameters
     ----------
     found : object
-        What :func:`labels_to_json` gave, or anything else.
+        What `labels_to_json` gave, or anything else.
     file : str
         Where it was found.
 

@@ -53,7 +53,7 @@ _PRIOR_IN_WEIGHTS = {"tensor": "prior"}
 def describe(
     fitted: PrototypeClassifier, evaluation: Any, about: str | None
 ) -> tuple[Contents, Tensors]:
-    """Give what :func:`restore` needs to make the classifier again.
+    """Give what `restore` needs to make the classifier again.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def describe(
 def restore(
     kind: type[Classifier], contents: Contents, tensors: Tensors, device: str | torch.device
 ) -> Classifier:
-    """Make a classifier of what :func:`describe` gave; raise a ``FlawError`` for anything else.
+    """Make a classifier of what `describe` gave; raise a ``FlawError`` for anything else.
 
     Parameters
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -17,6 +18,8 @@ from protail.estimator._checks import check_device
 from protail.estimator._fields import FlawError
 from protail.estimator._model_file import (
     CARD,
+    MODEL,
+    WEIGHTS,
     Contents,
     ModelFileError,
     Tensors,
@@ -56,14 +59,14 @@ class SavingMixin:
         folder : path-like
             Where to write it. Missing folders above it are made.
         overwrite : bool, default=False
-            Whether a model that is already there may be replaced, and with it every other file in
-            its folder. A folder without a model is never replaced.
+            Whether a model that is already there may be replaced, its card and picture included;
+            other files in its folder stay. A folder without a model is never replaced.
         evaluation : Evaluation or dict, optional
             Scores to write down: a ``protail.Evaluation`` or what its ``to_dict()`` gives.
         about : str, optional
             How the model was made, in your words.
         picture : bytes, optional
-            A PNG file, as :func:`protail.report.accuracy_picture` draws it; the card shows it.
+            A PNG file, as `protail.report.accuracy_picture` draws it; the card shows it.
 
         Examples
         --------
@@ -83,7 +86,7 @@ class SavingMixin:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Self:
-        """Read a classifier that :meth:`save` has written.
+        """Read a classifier that `save` has written.
 
         Nothing is unpickled and no path in the files is followed, so a model of somebody else
         can do no harm. A damaged, altered or unknown one raises ``ModelFileError``.
@@ -103,7 +106,7 @@ class SavingMixin:
 
         Examples
         --------
-        See :meth:`save`.
+        See `save`.
         """
         check_device(device, None)
         place = Path(folder)
@@ -166,7 +169,7 @@ class SavingMixin:
         repo_id : str
             The repository, as in ``"user/model"``; it is made where it is missing.
         evaluation, about
-            As for :meth:`save`.
+            As for `save`.
         **hub_arguments
             ``private``, ``token``, ``branch``, ``commit_message``, ``create_pr`` and others of
             ``huggingface_hub.ModelHubMixin.push_to_hub``. With ``ignore_patterns="README.md"`` a
@@ -209,6 +212,8 @@ class Prepared:
     def write(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the files."""
         with new_folder(folder, overwrite=overwrite) as temporary:
+            if overwrite and is_model(Path(folder)):
+                _carry_over(Path(folder), temporary)
             write_files(temporary, self.contents, self.tensors)
             # A label can hold half a character; a card cannot.
             (temporary / CARD).write_bytes(self.card.encode("utf-8", "replace"))
@@ -230,7 +235,7 @@ def prepare(
     fitted : PrototypeClassifier
         What to write.
     evaluation, about, picture
-        As for :meth:`SavingMixin.save`.
+        As for `SavingMixin.save`.
     place : str
         What the card says to load it from.
 
@@ -253,9 +258,27 @@ def prepare(
     return Prepared(contents, tensors, card, picture)
 
 
+def _carry_over(old: Path, new: Path) -> None:
+    """Take the files along that are not the model's own: links where possible, else copies."""
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    for entry in old.iterdir():
+        if entry.name in (MODEL, WEIGHTS, CARD, PICTURE):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.copytree(entry, new / entry.name, symlinks=True, copy_function=link)
+        else:
+            link(str(entry), str(new / entry.name))
+
+
 def check_replaceable(folder: Path, *, overwrite: bool) -> None:
     """Refuse to overwrite what is no model: it could be anything, a home folder included."""
-    check_free(folder, overwrite=overwrite)
+    check_free(folder, overwrite=overwrite, folder=True)
     try:
         holds_something = folder.is_dir() and any(folder.iterdir())
     except OSError as error:

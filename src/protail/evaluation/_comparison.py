@@ -65,15 +65,15 @@ class Difference:
 class Comparison:
     """Hold the paired comparison of two classifiers on one test set.
 
-    Made by :meth:`from_predictions`. Rows of a class that is not in ``classes`` are left out of
+    Made by `from_predictions`. Rows of a class that is not in ``classes`` are left out of
     every number but ``n_unseen``.
 
     Attributes
     ----------
     all, balanced_accuracy : Difference
-        As in :class:`Evaluation`.
+        As in `Evaluation`.
     many, medium, few : Difference or None
-        As in :class:`Evaluation`; None where no class of the group has test rows.
+        As in `Evaluation`; None where no class of the group has test rows.
     only_first, only_second : int
         Rows that only the first, only the second classifier has right.
     changed : dict of str to dict of str to int
@@ -136,7 +136,7 @@ class Comparison:
         truth, first, second : array-like, shape (n_samples,)
             The true label of every test row and what each classifier predicted.
         classes, counts, many, few
-            As in :meth:`Evaluation.from_predictions`.
+            As in `Evaluation.from_predictions`.
         n_resamples : int
             How many times the test rows are drawn anew, with replacement.
         confidence_level : float
@@ -231,7 +231,7 @@ class Comparison:
         Returns
         -------
         rich.table.Table
-            Print it with :func:`rich.print`.
+            Print it with `rich.print`.
 
         Examples
         --------

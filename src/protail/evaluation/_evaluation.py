@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Evaluation:
     """Hold the results of one classifier on one test set.
 
-    Made by :meth:`from_predictions`. Every share is a fraction from 0 to 1. A number that the
+    Made by `from_predictions`. Every share is a fraction from 0 to 1. A number that the
     test set cannot give is None (in ``class_accuracy`` and ``confusion`` it is NaN).
 
     Attributes
@@ -233,7 +233,7 @@ class Evaluation:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Evaluation:
-        """Restore the results from what :meth:`to_dict` gave.
+        """Restore the results from what `to_dict` gave.
 
         Parameters
         ----------
@@ -267,7 +267,7 @@ class Evaluation:
         Returns
         -------
         rich.table.Table
-            Print it with :func:`rich.print`.
+            Print it with `rich.print`.
 
         Examples
         --------

@@ -52,7 +52,7 @@ def results_table(results: Mapping[str, Evaluation], title: str | None = None) -
     ...     "prototypes": Evaluation.from_predictions(truth, truth, **known),
     ... }
     >>> [str(column.header) for column in results_table(results).columns]
-    ['', 'all', 'balanced', 'many (1)', 'few (1)', 'macro F1']
+    ['in %', 'all', 'balanced', 'many (1)', 'few (1)', 'macro F1']
     """
     table = _new_table(title)
     shown = [
@@ -94,8 +94,8 @@ def comparison_table(comparison: Comparison, first_name: str, second_name: str) 
 def _new_table(title: str | None) -> Table:
     from rich.table import Table
 
-    table = Table(title=None if title is None else _text(title), caption=_text("per cent"))
-    table.add_column(_text(""))
+    table = Table(title=None if title is None else _text(title))
+    table.add_column(_text("in %"))
     return table
 
 

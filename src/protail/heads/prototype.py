@@ -162,7 +162,7 @@ class PrototypeHead(PrototypeTable):
         Returns
         -------
         Tensor
-            (batch, classes); most precise without gradients, see :func:`protail.ops.distances`.
+            (batch, classes); most precise without gradients, see `protail.ops.distances`.
 
         Examples
         --------

@@ -120,7 +120,7 @@ def check_target(target_b: Tensor, n_rows: int) -> Tensor:
 
 
 def scheme_of(temperature: Tensor | None) -> str | None:
-    """Name the scheme of a temperature that :func:`check_inputs` returned.
+    """Name the scheme of a temperature that `check_inputs` returned.
 
     Parameters
     ----------

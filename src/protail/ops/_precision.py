@@ -108,9 +108,12 @@ def rounding(n_features: int, dtype: torch.dtype, device: torch.device) -> float
     return accumulated if dtype == torch.float64 else accumulated + _shortening(device.type)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _shortening(kind: str) -> float:
     return _SHORTENED.get(_products(kind).fp32_precision, 0.0)
+
+
+# What torch.compiler.assume_constant_result does, but that imports the compiler: two seconds.
+_shortening._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _products(kind: str) -> Any:

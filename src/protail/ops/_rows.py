@@ -71,7 +71,7 @@ def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:
 def take_rows(table: Tensor, index_p: Tensor) -> Tensor:
     """Take rows of a table; the gradient of repeated ones adds up in a fixed order.
 
-    As in :func:`add_rows_`, it takes another operator on each kind of device to keep one.
+    As in `add_rows_`, it takes another operator on each kind of device to keep one.
 
     Parameters
     ----------

@@ -115,12 +115,12 @@ class Space:
         x_bd : Tensor
             Feature vectors.
         temperature : Tensor or None
-            As in :meth:`classes`; only that of channels matters here.
+            As in `classes`; only that of channels matters here.
 
         Returns
         -------
         Points
-            For :meth:`expand`.
+            For `expand`.
         """
         vectors_bd, zero_b = self._place(x_bd, temperature)
         return Points(vectors_bd, _squares(vectors_bd), None, zero_b)
@@ -138,7 +138,7 @@ class Space:
         Returns
         -------
         Points
-            For :meth:`expand`.
+            For `expand`.
         """
         vectors_cd, zero_c = self._place(prototypes_cd, temperature)
         if self.scheme not in ("class", "dense"):
@@ -156,7 +156,7 @@ class Space:
         Parameters
         ----------
         rows, classes : Points
-            What :meth:`rows` and :meth:`classes` gave.
+            What `rows` and `classes` gave.
         floor : bool
             Lift each square by its rounding error, which keeps it positive and keeps
             ``(x - c) / distance``, the gradient, no longer than 1.
@@ -190,7 +190,7 @@ class Space:
         Parameters
         ----------
         rows, classes : Points
-            What :meth:`rows` and :meth:`classes` gave.
+            What `rows` and `classes` gave.
 
         Returns
         -------
@@ -218,7 +218,7 @@ class Space:
         Parameters
         ----------
         size_bc : Tensor
-            Sizes that :meth:`expand` gave.
+            Sizes that `expand` gave.
 
         Returns
         -------
@@ -230,7 +230,7 @@ class Space:
         return size_bc * self.rounding + size_bc.sqrt() * (8 * torch.finfo(self.dtype).eps)
 
     def in_double(self) -> Space:
-        """Give the same space for :meth:`pairs` in float64 (float32 where a device has none).
+        """Give the same space for `pairs` in float64 (float32 where a device has none).
 
         Returns
         -------

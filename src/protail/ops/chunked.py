@@ -81,7 +81,7 @@ def loss(
     reduction: str = "mean",
     memory_budget: int = MEMORY_BUDGET,
 ) -> Tensor:
-    """Give the cross-entropy of the distance logits; see :func:`protail.ops.reference.loss`.
+    """Give the cross-entropy of the distance logits; see `protail.ops.reference.loss`.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def loss(
     adjustment: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Give the cross-entropy of the distance logits; see :func:`protail.ops.reference.loss`.
+    """Give the cross-entropy of the distance logits; see `protail.ops.reference.loss`.
 
     Parameters
     ----------

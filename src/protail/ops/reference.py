@@ -136,7 +136,7 @@ def logits(
     Parameters
     ----------
     x, prototypes, distance, temperature, target
-        As in :func:`distances`.
+        As in `distances`.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def loss(
     Parameters
     ----------
     x, prototypes, distance, temperature
-        As in :func:`distances`.
+        As in `distances`.
     target : Tensor
         Class index of each row.
     adjustment : Tensor, optional

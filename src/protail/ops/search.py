@@ -43,7 +43,7 @@ def nearest(
     Parameters
     ----------
     x, prototypes, distance, temperature
-        As in :func:`protail.ops.distances`.
+        As in `protail.ops.distances`.
     memory_budget : int
         Bytes to use at most beside inputs and result.
 
@@ -140,7 +140,7 @@ def top_k(
     Parameters
     ----------
     x, prototypes, distance, temperature
-        As in :func:`protail.ops.distances`.
+        As in `protail.ops.distances`.
     k : int
         How many, at least 1 and at most the number of classes.
     memory_budget : int

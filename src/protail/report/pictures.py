@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from protail.profile import ClassProfile
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -100,7 +98,7 @@ def _draw(axes: Axes, name: str, result: Evaluation, colour: str) -> None:
         label=name,
         clip_on=False,
     )
-    for group in _groups(result).values():
+    for group in result.groups.values():
         members = group[judged[group]]
         if len(members):
             sizes = np.maximum(result.counts[members], 1)
@@ -118,7 +116,7 @@ def _draw_groups(axes: Axes, result: Evaluation) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    for name, group in _groups(result).items():
+    for name, group in result.groups.items():
         if len(group):
             low, high = sizes[group].min(), sizes[group].max()
             axes.text(
@@ -151,7 +149,3 @@ def _name_classes(axes: Axes, result: Evaluation) -> None:
                 color="#333333",
                 parse_math=False,
             )
-
-
-def _groups(result: Evaluation) -> dict[str, np.ndarray]:
-    return ClassProfile(result.counts).groups(result.many_from, result.few_below)

@@ -1,6 +1,6 @@
 """The one training loop: a driver advances, a stream feeds it, a schedule sets its pace.
 
-Whoever trains brings a :class:`Driver` (what one step is and where it runs) and a stream of
+Whoever trains brings a `Driver` (what one step is and where it runs) and a stream of
 batches. The loop owns everything between the steps: the rate of each, the record of the losses,
 the reasons to stop, the report to whoever watches.
 """

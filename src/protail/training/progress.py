@@ -22,7 +22,7 @@ def progress_bar(label: str, n_steps: int) -> Iterator[Watcher]:
     Yields
     ------
     callable
-        The ``watch`` argument of :func:`protail.training.train`.
+        The ``watch`` argument of `protail.training.train`.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from protail.data.features._errors import FeatureFileError, listed, problem, reading
 from protail.data.features._file import FeatureFile, Layout
-from protail.data.features._labels import checked_labels, text_labels
+from protail.data.features._labels import text_labels
 from protail.data.features._names import (
     LABEL_NAMES,
     check_distinct,
@@ -29,7 +29,8 @@ from protail.data.features._names import (
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
 _CHUNK = 1 << 20
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+# Numbers that are written as Python writes them: 01 and 1 are two names, not one number.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 class CsvFile(FeatureFile):
@@ -140,9 +141,6 @@ class CsvFile(FeatureFile):
             labels.append(label)
         if all(map(_WHOLE.fullmatch, labels)):
             return np.array(list(map(int, labels)), dtype=np.int64)
-        numbers = [_number(label) for label in labels]
-        if None not in numbers:
-            return checked_labels(self.path, np.array(numbers, dtype=np.float64))
         return text_labels(self.path, labels)
 
 

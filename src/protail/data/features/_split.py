@@ -18,7 +18,7 @@ def split(
     Of a class with n rows, ``round(share * n)`` are held out, but at least one where it has two
     and never all. Rows of one group stay together, so a class may get fewer than that where its
     groups are large, and the smallest group where none fits. A group whose rows carry different
-    labels is never held out.
+    labels counts for each of their classes.
 
     Parameters
     ----------
@@ -83,6 +83,7 @@ def _held_out_groups(
     order = order[of_one_class[order]]
     held = np.zeros(n_groups, dtype=np.bool_)
     left = quota.copy()
+    _hold_mixed_groups(held, left, classes, group_of, ~of_one_class, share, random)
     while True:
         order = order[sizes[order] <= left[class_of[order]]]
         if not order.size:
@@ -93,6 +94,31 @@ def _held_out_groups(
         order = order[~held[order]]
     held[_smallest_where_none(class_of, sizes, of_one_class, left == quota, most)] = True
     return held
+
+
+def _hold_mixed_groups(
+    held: NDArray[np.bool_],
+    left: Index,
+    classes: Index,
+    group_of: Index,
+    mixed: NDArray[np.bool_],
+    share: float,
+    random: np.random.Generator,
+) -> None:
+    """Hold out a share of the groups of several classes, as far as each class can spare rows.
+
+    Left in training, they would make a classifier look better than it is: rows that contradict
+    each other are the ones it cannot get right.
+    """
+    chosen = mixed & (random.random(len(mixed)) < share)
+    rows = np.flatnonzero(chosen[group_of])
+    rows = rows[np.argsort(group_of[rows], kind="stable")]
+    begins = np.flatnonzero(np.diff(group_of[rows], prepend=-1))
+    for members in np.split(rows, begins[1:]) if len(rows) else []:
+        found, n_rows = np.unique(classes[members], return_counts=True)
+        if (n_rows <= left[found]).all():
+            held[group_of[members[0]]] = True
+            left[found] -= n_rows
 
 
 def _running_sums(sizes: Index, class_of: Index) -> Index:

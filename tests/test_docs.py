@@ -1,0 +1,191 @@
+"""What README and docs show is what comes out: every block of every page is run or checked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
+
+DOCS = ROOT / "docs"
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+MODULES = {
+    page: re.search(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)[1]
+    for page in sorted((DOCS / "api").glob("*.md"))
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder to type in, and a console of the width that the pages show."""
+    import rich
+    from threadpoolctl import threadpool_limits
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(rich, "_console", None)
+    with threadpool_limits(1):  # small matrices: threads only get in each other's way
+        yield tmp_path
+
+
+def write_own_files(folder: Path) -> None:
+    """Write the files that README takes for the reader's own: the digits of the quickstart."""
+    from protail.cli.quickstart import long_tailed_digits
+
+    X, y, X_new, _ = long_tailed_digits()
+    np.savez(folder / "features.npz", features=X, labels=y)
+    np.savez(folder / "new.npz", features=X_new)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_block_does_what_the_page_shows(page, folder):
+    if page.name == "README.md":
+        write_own_files(folder)
+    Reader(page, folder).read()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_no_code_hides_outside_of_fences(page):
+    assert indented_code(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_and_images_lead_somewhere(page):
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    missing = [
+        target
+        for target in targets
+        if not target.startswith(("http://", "https://", "#"))
+        and not (page.parent / target.split("#")[0]).exists()
+    ]
+    assert missing == []
+
+
+def test_the_commands_page_shows_the_help_of_every_command():
+    from protail.cli._app import app
+
+    text = (DOCS / "commands.md").read_text(encoding="utf-8")
+    names = [command.callback.__name__.replace("_", "-") for command in app.registered_commands]
+    assert names
+    assert [name for name in names if f"$ protail {name} --help\n" not in text] == []
+
+
+def test_the_navigation_names_every_page():
+    yaml = pytest.importorskip("yaml")
+
+    def pages(entry):
+        children = entry.values() if isinstance(entry, dict) else entry
+        if isinstance(entry, str):
+            return [entry]
+        return [page for child in children for page in pages(child)]
+
+    named = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings_handlers.python")
+    place = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return place
+
+
+@pytest.mark.parametrize("page", MODULES, ids=MODULES.values())
+def test_the_reference_has_every_public_name(page, site):
+    module = import_module(MODULES[page])
+    html = (site / "api" / page.stem / "index.html").read_text(encoding="utf-8")
+    public = {name for name in module.__all__ if callable(getattr(module, name))}
+    assert {name for name in public if f'id="{module.__name__}.{name}"' not in html} == set()
+
+
+def test_the_site_asks_nobody_else_for_anything(site):
+    for page in ("index.html", "tutorial/index.html"):
+        html = (site / page).read_text(encoding="utf-8")
+        assert re.findall(r'(?:src|rel="stylesheet" href)="https?://[^"]*"', html) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "real"),
+    [
+        ("many 54.2 %", "many 54.6 %"),
+        ("AUROC 0.825", "AUROC 0.831"),
+        ("1,186 rows predicted in 1 s", "1,186 rows predicted in 2 min"),
+        ("| a |  9.5 |\n|---|------|", "| a | 10.0 |\n|---|-------|"),
+        ("first\n...\nlast", "first\nsecond\nthird\nlast"),
+        ("first\n...", "first\nsecond"),
+    ],
+)
+def test_what_may_differ(shown, real):
+    same_output(shown.splitlines(), real, "here")
+
+
+@pytest.mark.parametrize(
+    ("shown", "real"),
+    [
+        ("many 54.2 %", "few 54.2 %"),
+        ("many 54.2 %", "many 57.2 %"),
+        ("AUROC 0.825", "AUROC 0.925"),
+        ("many (3)", "many (4)"),
+        ("291 rows", "391 rows"),
+        ("one\ntwo", "one"),
+        ("one", "one\ntwo"),
+        ("first\n...\nlast", "first\nsecond"),
+    ],
+)
+def test_what_may_not(shown, real):
+    with pytest.raises(AssertionError, match="here"):
+        same_output(shown.splitlines(), real, "here")
+
+
+def test_help_must_agree_exactly():
+    same_output(["default: 0.2"], "default: 0.2", "here", exact=True)
+    with pytest.raises(AssertionError, match="exactly"):
+        same_output(["default: 0.2"], "default: 0.3", "here", exact=True)
+
+
+@pytest.mark.parametrize(
+    "line", ["make nothing", "pip install '.[nothing]'", "pip install torch", "rm -rf model"]
+)
+def test_a_line_nobody_can_check_is_an_error(line):
+    with pytest.raises(AssertionError):
+        runnable(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("```\nx\n```\n", "no language"),
+        ("```json\n{\n```\n", "Expecting"),
+        ("```python\nprint(1)\n```\n", "not shown"),
+        ("```python\nprint(1)\n```\n\nwords\n\n```text\n1\n```\n", "must follow"),
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "came out"),
+        ("```python\nunknown\n```\n", "unknown"),
+        ("```console\n$ ls nowhere\n```\n", "ends with"),
+        ("```console\n$ python -c 'print(3)'\n4\n```\n", "came out"),
+        ("```console\n$ python -c 'exit(3)'\n$ echo $?\n4\n```\n", "page.md"),
+        ("```python\nx = 1\n", "no end"),
+    ],
+)
+def test_a_page_that_lies_is_found(text, complaint, folder, monkeypatch):
+    monkeypatch.setattr("reference.documents.ROOT", folder)
+    page = folder / "page.md"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(Exception, match=complaint):
+        Reader(page, folder).read()
