@@ -53,15 +53,17 @@ class Voice:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
+        # Of the processes that torchrun starts only the first one speaks.
+        self._is_silent = os.environ.get("RANK", "0") != "0"
 
     @property
     def is_watched(self) -> bool:
         """Whether a person sees progress: a terminal, and no JSON asked for."""
-        return not self.as_json and _is_terminal(sys.stderr)
+        return not (self.as_json or self._is_silent) and _is_terminal(sys.stderr)
 
     def say(self, text: str) -> None:
         """Tell what is going on, on standard error."""
-        if not self.as_json:
+        if not (self.as_json or self._is_silent):
             shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
             console(stderr=True).print(shown, markup=False, highlight=False, soft_wrap=True)
 
@@ -70,7 +72,7 @@ class Voice:
         from rich import box
         from rich.table import Table
 
-        if self.as_json:
+        if self.as_json or self._is_silent:
             return
         if isinstance(thing, Table) and not _is_terminal(sys.stdout):
             thing.box = box.MARKDOWN
@@ -78,7 +80,7 @@ class Voice:
 
     def finish(self, result: dict[str, Any]) -> None:
         """Give the result as JSON where that was asked for."""
-        if self.as_json:
+        if self.as_json and not self._is_silent:
             print(json.dumps(result, indent=2, allow_nan=False))
 
 

@@ -14,7 +14,7 @@ from protail.cli._devices import find_device
 from protail.data.sets.registry import DATA_SETS
 from protail.heads.registry import make_head
 from protail.recipes import Recipe
-from protail.recipes.running import evaluate_heads
+from protail.recipes.scoring import evaluate_heads
 from protail.training._run_json import differing_keys
 from protail.training.frozen import FrozenFeatures
 from protail.training.runs import Run, RunError

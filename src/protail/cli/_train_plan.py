@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,8 @@ def choose_options(
             "driver='captured' was asked for; expected a GPU and images in memory for it. Leave "
             "it to --driver auto."
         )
+    if driver == "auto" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        driver = "fabric"
     if driver == "auto":
         driver = "captured" if can_record else "plain"
     if compiled is None:

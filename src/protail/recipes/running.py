@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from protail.data.sets import DataSet
-from protail.evaluation import Evaluation
 from protail.methods import Method
 from protail.recipes._recipe import Recipe
-from protail.training._run_folder import RUN, check_place, check_same, read_unfinished
+from protail.recipes.scoring import evaluate_heads, group_scores, look
+from protail.training._run_folder import EVALUATION, RUN, check_place, check_same, read_unfinished
 from protail.training._run_json import as_json
 from protail.training.checkpoint import restore_training_state, training_state
 from protail.training.classifier import learn_heads
+from protail.training.fabric import launch_fabric
 from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave
@@ -106,7 +109,7 @@ class Options:
     ----------
     device : torch.device
         Where to train.
-    driver : {"plain", "captured"}
+    driver : {"plain", "captured", "fabric"}
         How a step is taken.
     compiled : bool
         Whether networks are compiled first.
@@ -157,6 +160,8 @@ def run_jobs(
     list of dict
         Scores of each job, as in its ``evaluation.json``.
     """
+    if options.driver == "fabric":
+        return [_run_together_with_others(job, options, watch) for job in jobs]
     waiting = [job for job in jobs if not is_done(job, options)]
     with ExitStack() as stack:
         runs = [
@@ -195,6 +200,9 @@ def is_done(job: Job, options: Options) -> bool:
     """
     if options.resume and options.overwrite:
         raise RunError("resume and overwrite are both true; expected one of them at most.")
+    if os.environ.get("RANK", "0") != "0":
+        # The first process looks at the folder, and may have begun to fill it.
+        return options.resume and (job.folder / EVALUATION).exists()
     check_place(job.folder)
     if options.overwrite or not (job.folder / RUN).exists():
         return False
@@ -206,17 +214,40 @@ def is_done(job: Job, options: Options) -> bool:
     return done
 
 
-def _steps(job: Job, run: Run, options: Options, watch: Watcher | None) -> Steps[dict[str, Any]]:
+def _run_together_with_others(job: Job, options: Options, watch: Watcher | None) -> dict[str, Any]:
+    """Run one job in every process of a group, as torchrun starts them; the first keeps the run."""
+    fabric = launch_fabric(options.device)
+    options = replace(options, device=fabric.device)
+    with ExitStack() as stack:
+        folder = job.folder
+        if is_done(job, options):
+            return Run.open(job.folder).evaluation()
+        if fabric.global_rank:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="protail-"))) / "run"
+        choices = {"resume": options.resume, "overwrite": options.overwrite}
+        run = stack.enter_context(Run.create(folder, job.resolved, **choices))
+        fabric.barrier()
+        [record] = interleave([_steps(job, run, options, watch, fabric)])
+        fabric.barrier()
+    return record
+
+
+def _steps(
+    job: Job, run: Run, options: Options, watch: Watcher | None, fabric: Any = None
+) -> Steps[dict[str, Any]]:
     training = RepresentationTraining(
         job.representation,
         job.data,
         seed=job.seed,
         device=options.device,
         captured=options.driver == "captured",
+        fabric=fabric,
         compiled=options.compiled,
     )
     keeper = _Keeper(job, run, training, options, watch)
     method = yield from training.steps(keeper.restore(), keeper.after_epoch)
+    if run.folder != job.folder:
+        return {}
     scores = evaluate_all(job, method, options)
     run.finish(scores.record, scores.weights)
     return scores.record
@@ -238,10 +269,12 @@ class _Keeper:
         self._kept_at = time.monotonic()
         self._scores: dict[str, float] = {}
         self._look_every = max(1, training.settings.epochs // _LOOKS)
+        # One process keeps the run; the others only take their part of every batch.
+        self._is_helping = run.folder != job.folder
 
     def restore(self) -> int:
         """Go back to the last checkpoint; give the epochs that were done by then."""
-        last = self._run.last_checkpoint()
+        last = Run.open(self._job.folder).last_checkpoint()
         if last is None:
             return 0
         training = self._training
@@ -253,16 +286,25 @@ class _Keeper:
         n_epochs = self._training.settings.epochs
         numbers = {"loss": epoch.loss}
         if (epoch.number + 1) % self._look_every == 0 and epoch.number + 1 < n_epochs:
-            self._scores = _groups(_evaluate(self._training.evaluated, self._job, self._options))
+            self._scores = self._look()
             numbers |= self._scores
         self._run.log(epoch.step, epoch.number, **numbers)
         if self._watch is not None:
             self._watch(Progress(self._job, epoch.number + 1, epoch.loss, self._scores))
+        if self._is_helping:
+            return
         due = time.monotonic() - self._kept_at >= self._options.checkpoint_seconds
         if due or epoch.number + 1 == n_epochs:
             tensors = training_state(self._training.state, self._training.optimizer)
             self._run.checkpoint(tensors, {"step": epoch.step, "epoch": epoch.number})
             self._kept_at = time.monotonic()
+
+    def _look(self) -> dict[str, float]:
+        method, job = self._training.evaluated, self._job
+        if self._is_helping:
+            return {}
+        frozen = FrozenFeatures(method.backbone, job.data, self._options.device)
+        return group_scores(look(method.head, frozen, job.data, job.representation.precision))
 
 
 @dataclass(frozen=True)
@@ -287,48 +329,10 @@ def evaluate_all(job: Job, method: Method, options: Options) -> Scores:
     heads: dict[str, nn.Module] = {"representation": method.head}
     if job.recipe.classifier is not None:
         wanted = {"classifier": job.recipe.classifier}
-        heads |= learn_heads(wanted, frozen, seed=job.seed, driver=options.driver)
+        captured = options.device.type == "cuda" and options.driver != "plain"
+        driver = "captured" if captured else "plain"
+        heads |= learn_heads(wanted, frozen, seed=job.seed, driver=driver)
     weights = {f"backbone.{name}": t for name, t in method.backbone.state_dict().items()}
     for stage, head in heads.items():
         weights |= {f"{stage}.{name}": tensor for name, tensor in head.state_dict().items()}
     return Scores(evaluate_heads(heads, frozen, job.data), weights)
-
-
-def evaluate_heads(
-    heads: Mapping[str, nn.Module], frozen: FrozenFeatures, data: DataSet
-) -> dict[str, Any]:
-    """Judge heads on the test images, as they are and averaged with their mirror images."""
-    plain = frozen.of(data.test, "float32")
-    mirrored = frozen.of(data.test, "float32", mirrored=True)
-    record: dict[str, Any] = {}
-    for stage, head in heads.items():
-        with torch.no_grad():
-            logits, others = head(plain).float(), head(mirrored).float()
-        record[stage] = {
-            "plain": _judged(logits, data).to_dict(),
-            "mirrored": _judged((logits + others) / 2, data).to_dict(),
-        }
-    return record
-
-
-def _evaluate(method: Method, job: Job, options: Options) -> Evaluation:
-    frozen = FrozenFeatures(method.backbone, job.data, options.device)
-    features = frozen.of(job.data.test, job.representation.precision)
-    with torch.no_grad():
-        return _judged(method.head(features).float(), job.data)
-
-
-def _judged(logits: Tensor, data: DataSet) -> Evaluation:
-    confidence, predicted = torch.softmax(logits, 1).max(1)
-    return Evaluation.from_predictions(
-        data.test.labels,
-        predicted.cpu(),
-        classes=range(len(data.train.classes)),
-        counts=data.train.profile.counts,
-        confidence=confidence.cpu(),
-    )
-
-
-def _groups(evaluation: Evaluation) -> dict[str, float]:
-    scores = {name: getattr(evaluation, name) for name in ("all", "many", "medium", "few")}
-    return {name: value for name, value in scores.items() if value is not None}

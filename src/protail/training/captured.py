@@ -57,9 +57,9 @@ class CapturedDriver(Generic[Batch]):
         self._after_step = after_step
         device = next(p for group in optimizer.param_groups for p in group["params"]).device
         rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self._base_rates = torch.tensor(rates, device=device)
-        # All rates in one tensor: one kernel sets them.
-        self._rates = self._base_rates.clone()
+        # In double, as other drivers multiply them, and all in one tensor: one kernel sets them.
+        self._base_rates = torch.tensor(rates, device=device, dtype=torch.float64)
+        self._rates = self._base_rates.float()
         for place, group in enumerate(optimizer.param_groups):
             group["lr"] = self._rates[place]
         self._loss = torch.zeros((), device=device)

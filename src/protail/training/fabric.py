@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -88,3 +89,37 @@ class FabricDriver(Generic[Batch]):
         if self._after_step is not None:
             self._after_step()
         return loss.detach()
+
+
+def launch_fabric(device: torch.device) -> Fabric:
+    """Join the processes that torchrun started; alone where it started none.
+
+    Parameters
+    ----------
+    device : torch.device
+        The kind of device to train on.
+
+    Returns
+    -------
+    lightning.fabric.Fabric
+        Knows this process's device and the others.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training.fabric import launch_fabric
+    >>> launch_fabric(torch.device("cpu")).world_size
+    1
+    """
+    try:
+        from lightning.fabric import Fabric
+    except ImportError as error:
+        raise ImportError(
+            "the fabric driver needs lightning, which is not installed: pip install "
+            "'protail[train]'"
+        ) from error
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    everywhere = int(os.environ.get("WORLD_SIZE", "1"))
+    fabric = Fabric(accelerator=device.type, devices=here, num_nodes=everywhere // here)
+    fabric.launch()
+    return fabric
