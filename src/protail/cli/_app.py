@@ -71,4 +71,4 @@ def main() -> None:
     protail 0.1.0
     exit code 0
     """
-    app()
+    app(prog_name="protail")
