@@ -104,24 +104,24 @@ def check_free(
     >>> check_free("no-such-file.csv")
     """
     try:
-        _check_place(_resolved(path), overwrite=overwrite, folder=folder)
+        _check_place(_resolved(path), Path(path), overwrite=overwrite, folder=folder)
     except OSError as error:
         raise explained(error, Path(path)) from error
 
 
-def _check_permitted(place: Path, *, overwrite: bool) -> None:
+def _check_permitted(place: Path, shown: Path, *, overwrite: bool) -> None:
     if os.path.lexists(place) and not overwrite and not _is_empty_folder(place):
         raise OutputError(
             errno.EEXIST,
-            f"{place} is already there; expected a free name. Choose another one, or allow it to "
+            f"{shown} is already there; expected a free name. Choose another one, or allow it to "
             "be replaced (overwrite=True, --overwrite).",
         )
     parents = place.absolute().parents
     above = next((folder for folder in parents if os.path.exists(folder)), place)
     if not above.is_dir():
-        raise explained(NotADirectoryError(errno.ENOTDIR, ""), place)
+        raise explained(NotADirectoryError(errno.ENOTDIR, ""), shown)
     if not os.access(above, os.W_OK | os.X_OK):
-        raise explained(PermissionError(errno.EACCES, ""), place)
+        raise explained(PermissionError(errno.EACCES, ""), shown)
 
 
 def explained(error: OSError, place: Path) -> OutputError:
@@ -171,11 +171,11 @@ def _beside(path: str | os.PathLike[str], *, overwrite: bool, folder: bool) -> I
     temporary = place.parent / f".{place.name[:50]}.{secrets.token_hex(4)}.part"
     made: list[Path] = []
     try:
-        _check_place(place, overwrite=overwrite, folder=folder)
+        _check_place(place, Path(path), overwrite=overwrite, folder=folder)
         made = _make_folders(place.parent)
         yield temporary
         # Something may have come to stand there while the block was writing.
-        _check_place(place, overwrite=overwrite, folder=folder)
+        _check_place(place, Path(path), overwrite=overwrite, folder=folder)
         _take_place(temporary, place)
         made = []
     except OSError as error:
@@ -199,20 +199,20 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
         raise explained(OSError(errno.EINVAL, "Invalid argument"), Path(path)) from None
 
 
-def _check_place(place: Path, *, overwrite: bool, folder: bool) -> None:
+def _check_place(place: Path, shown: Path, *, overwrite: bool, folder: bool) -> None:
     """Raise unless a file or a folder may stand there; neither takes the other's place."""
     if not place.name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    _check_permitted(place, overwrite=overwrite)
+    _check_permitted(place, shown, overwrite=overwrite)
     if os.path.lexists(place) and place.is_dir() != folder:
         here, wanted = ("a folder", "a file") if place.is_dir() else ("a file", "a folder")
         raise OutputError(
-            errno.EEXIST, f"{place} is {here}; expected a name for {wanted}. Choose another one."
+            errno.EEXIST, f"{shown} is {here}; expected a name for {wanted}. Choose another one."
         )
     if folder and place in (Path.cwd(), *Path.cwd().parents):
         raise OutputError(
             errno.EBUSY,
-            f"{place} holds the folder you are in and cannot be replaced. Choose a name inside "
+            f"{shown} holds the folder you are in and cannot be replaced. Choose a name inside "
             "it, as in ./model.",
         )
 

@@ -21,7 +21,7 @@ def test_one_row_in_per_cent():
     result = Evaluation.from_predictions(TRUTH, GUESS, **KNOWN, confidence=[1.0] * 6)
     text = shown(result.table("mine"))
     assert [str(c.header) for c in result.table().columns] == [
-        "",
+        "in %",
         "all",
         "balanced",
         "many (2)",
@@ -46,7 +46,7 @@ def test_group_sizes_are_left_out_where_entries_differ():
     one = Evaluation.from_predictions(TRUTH, GUESS, **KNOWN)
     two = Evaluation.from_predictions(TRUTH, GUESS, **KNOWN, many=250)
     headers = [str(c.header) for c in results_table({"one": one, "two": two}).columns]
-    assert headers == ["", "all", "balanced", "many", "medium", "few (1)", "macro F1"]
+    assert headers == ["in %", "all", "balanced", "many", "medium", "few (1)", "macro F1"]
 
 
 def test_names_do_not_pass_through_markup():

@@ -79,4 +79,4 @@ def main() -> None:
     protail 0.1.0
     exit code 0
     """
-    app()
+    app(prog_name="protail")
