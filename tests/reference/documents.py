@@ -18,12 +18,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import protail
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-# Output in the order it comes, as wide as in the pages, no network; for these small matrices
-# threads only get in each other's way.
+# The package that is tested, wherever a command runs; output in the order it comes, as wide as in
+# the pages, no network; for these small matrices threads only get in each other's way.
 _ENVIRONMENT = {
+    "PYTHONPATH": str(Path(protail.__file__).parents[1]),
     "PYTHONUNBUFFERED": "1",
     "COLUMNS": "80",
     "NO_COLOR": "1",
