@@ -90,6 +90,20 @@ def test_rows_that_are_not_finite_are_left_out_and_duplicates_told(write, protai
     assert "rows that repeat an earlier one: 2 (with another label: 1)" in ended.err
 
 
+def test_rows_that_look_memorised_are_not_praised(write, protail, tmp_path):
+    """Held-out rows say nothing where the network has learned from them."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 10)
+    rows = 9 * rng.normal(size=(20, 32))[labels] + 0.1 * rng.normal(size=(200, 32))
+    write("memorised.npz", rows, labels)
+    ended = protail("fit", "memorised.npz", "-o", "model")
+    assert "far too good: judge on rows that it has never seen, with --test" in ended.err
+    assert "may have learned from" in (tmp_path / "model" / "README.md").read_text()
+    rows += 12 * rng.normal(size=rows.shape)
+    write("noisy.npz", rows, labels)
+    assert "far too good" not in protail("fit", "noisy.npz", "-o", "other").err
+
+
 def test_a_class_of_nothing_but_nan_is_named(write, protail):
     rows, labels = long_tailed_rows()
     rows[labels == 3] = np.nan

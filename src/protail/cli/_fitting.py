@@ -183,6 +183,15 @@ def fit_and_judge(
     classifier.fit(take(data.rows, kept), data.labels[kept])
     evaluation = _judge_rows(classifier, data.rows, data.labels, out, data.path)
     classifier.fit(data.rows, data.labels)
+    if classifier.choices_["memorised"]:
+        share = classifier.choices_["leave_one_out_accuracy"]
+        voice.say(
+            f"Note: {share:.1%} of the rows lie nearest to the mean of the others of their class. "
+            "Either the classes are easy, or the network that made the features has learned from "
+            "these very rows. Then held-out scores are far too good: judge on rows that it has "
+            "never seen, with --test."
+        )
+        judged_on += ", which the network that made the features may have learned from"
     return Fitted(classifier, data.names, evaluation, judged_on)
 
 
