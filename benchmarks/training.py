@@ -29,7 +29,7 @@ from protail.data.sets import DataSet, ImageSet, long_tailed_counts
 from protail.training.classifier import learn_heads
 from protail.training.frozen import FrozenFeatures, Stream
 from protail.training.loop import interleave
-from protail.training.representation import RepresentationTraining, make_method
+from protail.training.representation import RepresentationTraining, build_method
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -70,7 +70,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 def plain_loop(settings: RepresentationSettings, data: DataSet, n_steps: int) -> float:
     """Time a step of the loop most people write: kernel by kernel, images resident, float32."""
-    method = make_method(settings, data.train.profile.counts, 0).to(DEVICE)
+    method = build_method(settings, data.train.profile.counts, 0).to(DEVICE)
     optimizer = torch.optim.SGD(
         method.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay
     )
@@ -159,7 +159,7 @@ def representation(args: argparse.Namespace) -> list[dict[str, Any]]:
 def classifier(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure stage 2: the augmented stream through the backbone, then the steps of the head."""
     data = random_data()
-    backbone = make_method(RESNET34, data.train.profile.counts, 0).backbone.to(DEVICE)
+    backbone = build_method(RESNET34, data.train.profile.counts, 0).backbone.to(DEVICE)
     if DEVICE.type == "cuda":
         backbone.to(memory_format=torch.channels_last)
     settings = ClassifierSettings(loss_options={"tau": 0.25}, max_steps=args.head_steps)

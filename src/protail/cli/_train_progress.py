@@ -32,7 +32,7 @@ def training_progress(voice: Voice, jobs: Sequence[Job]) -> Iterator[Watcher]:
     Yields
     ------
     callable
-        The ``watch`` argument of :func:`protail.recipes.running.run_jobs`.
+        The ``watch`` argument of `protail.recipes.running.run_jobs`.
     """
     if voice.is_watched:
         with _bars(jobs) as watch:

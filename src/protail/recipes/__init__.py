@@ -2,8 +2,8 @@
 
 A file says ``title`` and, if it likes, ``reference`` and ``paper``, and has a table for each
 stage, ``[representation]`` and ``[classifier]``. Their keys are the fields of
-:class:`~protail.training.settings.RepresentationSettings` and
-:class:`~protail.training.settings.ClassifierSettings`, and what they leave out keeps its default.
+`protail.training.settings.RepresentationSettings` and
+`protail.training.settings.ClassifierSettings`, and what they leave out keeps its default.
 
 - ``extends = "wd"`` in a stage starts from that stage of another recipe instead: one by name, or
   a file by its path from this one.

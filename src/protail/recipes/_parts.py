@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from protail._registry import Option, Registry
 from protail.data.samplers import _SAMPLERS
 from protail.heads.registry import HEADS
 from protail.losses.registry import LOSSES
+from protail.methods.registry import METHODS
 from protail.recipes._places import Place
 from protail.recipes._types import conform
 
@@ -28,6 +30,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
+    "method": Part(METHODS, (nn.Identity(), nn.Identity(), nn.Identity())),
     "head": Part(HEADS, (2, 2)),
     "loss": Part(LOSSES, ([2, 1],)),
     "sampler": Part(_ROW_SAMPLERS, ([0, 1],)),
@@ -35,7 +38,7 @@ PARTS = {
 
 
 def options_taken(part: str, name: str) -> dict[str, Option]:
-    """Say what the part of this name takes; nothing is known about methods.
+    """Say what the part of this name takes.
 
     Parameters
     ----------
@@ -55,12 +58,12 @@ def options_taken(part: str, name: str) -> dict[str, Option]:
     >>> list(options_taken("head", "prototype"))
     ['distance', 'temperature', 'normalize']
     """
-    return PARTS[part].registry.options(name) if part in PARTS else {}
+    return PARTS[part].registry.options(name)
 
 
 def check_name(part: str, name: str, place: Place) -> None:
     """Raise unless there is a ``part`` of this name."""
-    if part in PARTS and name not in PARTS[part].registry.names():
+    if name not in PARTS[part].registry.names():
         raise place.unknown(name, PARTS[part].registry.names())
 
 

@@ -27,7 +27,7 @@ from protail.training.representation import (
     DivergenceError,
     Epoch,
     RepresentationTraining,
-    make_method,
+    build_method,
 )
 from protail.training.runs import Run
 from protail.training.settings import ClassifierSettings
@@ -163,7 +163,7 @@ class Heads:
         settings = search.recipe.representation
         assert settings is not None
         weights = self._trained_run().weights()
-        method = make_method(settings, search.held_out.train.profile.counts, search.seed)
+        method = build_method(settings, search.held_out.train.profile.counts, search.seed)
         backbone = {
             name.removeprefix("backbone."): tensor
             for name, tensor in weights.items()

@@ -1,7 +1,7 @@
 """Search for settings of a recipe, judged on training images that no stage of it sees.
 
 The test images never enter: a part of each class's training images stands in their place
-(:func:`held_out_data`). Once the search has chosen, train the recipe it gives on all of them.
+(`held_out_data`). Once the search has chosen, train the recipe it gives on all of them.
 """
 
 from __future__ import annotations

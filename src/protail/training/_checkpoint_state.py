@@ -57,7 +57,7 @@ def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]
 def restore_training_state(
     tensors: Mapping[str, Tensor], module: nn.Module, optimizer: Optimizer
 ) -> None:
-    """Put back what :func:`training_state` gave.
+    """Put back what `training_state` gave.
 
     The values are copied into the tensors that are there, so whatever refers to these, such as
     a CUDA graph, stays valid. Everything is checked before the first value is copied.

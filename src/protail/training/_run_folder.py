@@ -125,7 +125,7 @@ def write_run(folder: Path, resolved: dict[str, Any], sessions: list[dict[str, A
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that :func:`write_json` wrote."""
+    """Read a JSON object that `write_json` wrote."""
     try:
         return read_object(path.read_bytes())
     except OSError as error:

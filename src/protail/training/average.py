@@ -12,7 +12,7 @@ class MovingAverage(nn.Module):
     """Follow a module with an exponential moving average of its parameters.
 
     Its tensors change in place and only by tensor code, so a CUDA graph can hold
-    :meth:`update`. Buffers, such as the statistics of batch normalisation, are taken over as
+    `update`. Buffers, such as the statistics of batch normalisation, are taken over as
     they are.
 
     Parameters

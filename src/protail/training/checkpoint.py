@@ -138,7 +138,7 @@ def load_checkpoint(path: str | os.PathLike[str], device: str | torch.device = "
     Parameters
     ----------
     path : path-like
-        A file that :func:`save_checkpoint` has written.
+        A file that `save_checkpoint` has written.
     device : str or torch.device, default="cpu"
         Where the tensors are to lie.
 

@@ -129,7 +129,7 @@ class ResidentFeed:
         Yields
         ------
         RowBatch
-            What :meth:`__call__` takes.
+            What `__call__` takes.
         """
         device = self._pixels.device
         rows = torch.from_numpy(sampler.epoch_indices(epoch)).to(device)

@@ -129,15 +129,15 @@ def training_steps(
     record_every: int = 10,
     start: int = 0,
 ) -> Steps[History]:
-    """Train as :func:`train` does, but hand over after every step.
+    """Train as `train` does, but hand over after every step.
 
-    Several of these take turns in :func:`interleave`, so that one process keeps a GPU busy with
+    Several of these take turns in `interleave`, so that one process keeps a GPU busy with
     several small networks.
 
     Parameters
     ----------
     driver, stream, n_steps, schedule, stop, watch, record_every, start
-        As in :func:`train`.
+        As in `train`.
 
     Yields
     ------
@@ -185,7 +185,7 @@ def interleave(trainings: Sequence[Steps[Result]], streams: Streams = ()) -> lis
     Parameters
     ----------
     trainings : sequence of generators
-        Each hands over after every step, as :func:`training_steps` does.
+        Each hands over after every step, as `training_steps` does.
     streams : sequence of torch.cuda.Stream, optional
         One for each training: what it asks of the GPU goes there, beside what the others ask.
 

@@ -17,7 +17,7 @@ from protail.data.augment import mix_weights
 from protail.data.sets import DataSet
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
-from protail.methods import Method
+from protail.methods import Method, make_method
 from protail.training.average import MovingAverage
 from protail.training.captured import CapturedDriver
 from protail.training.fabric import FabricDriver
@@ -100,7 +100,7 @@ class RepresentationTraining:
         self.settings = settings
         self.device = device
         self.seed = seed
-        self.method = make_method(settings, data.train.profile.counts, seed).to(device)
+        self.method = build_method(settings, data.train.profile.counts, seed).to(device)
         if device.type == "cuda":
             self.method.to(memory_format=torch.channels_last)
         self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
@@ -219,17 +219,19 @@ def _share_of_batch(batch_size: int, world_size: int) -> int:
     return batch_size // world_size
 
 
-def make_method(
+def build_method(
     settings: RepresentationSettings, counts: np.ndarray[Any, Any], seed: int
 ) -> Method:
     """Build backbone, head and loss; same seed, same start."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = make_backbone(settings.backbone)
+        backbone = make_backbone(
+            settings.backbone, pretrained=settings.pretrained, weights=settings.weights
+        )
         n_features = int(backbone.n_features)  # type: ignore[arg-type]
         head = make_head(settings.head, len(counts), n_features, **settings.head_options)
         loss = make_loss(settings.loss, counts, **settings.loss_options)
-    return Method(backbone, head, loss)
+    return make_method(settings.method, backbone, head, loss, **settings.method_options)
 
 
 def _mixing(settings: RepresentationSettings) -> str | None:

@@ -73,7 +73,7 @@ def history(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 class Run:
-    """One execution of a recipe, in its folder: :meth:`create` one, or :meth:`open` one to read.
+    """One execution of a recipe, in its folder: `create` one, or `open` one to read.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class Run:
         Parameters
         ----------
         tensors : mapping of str to Tensor
-            For instance :func:`protail.training.checkpoint.training_state`.
+            For instance `protail.training.checkpoint.training_state`.
         record : mapping
             What else going on needs, in strict JSON; its ``step`` says where.
         """

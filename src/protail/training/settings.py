@@ -16,7 +16,11 @@ class RepresentationSettings:
     Attributes
     ----------
     backbone : str
-        A name :func:`protail.backbones.make_backbone` knows.
+        A name `protail.backbones.make_backbone` knows.
+    pretrained : bool
+        Whether the backbone starts from the weights that timm has for it.
+    weights : str or None
+        A file of weights that the backbone starts from.
     method : str
         What a step computes; "standard" is backbone, head and loss.
     method_options : dict
@@ -51,6 +55,8 @@ class RepresentationSettings:
     """
 
     backbone: str = "resnet34-cifar"
+    pretrained: bool = False
+    weights: str | None = None
     method: str = "standard"
     method_options: dict[str, Any] = field(default_factory=dict)
     head: str = "linear"

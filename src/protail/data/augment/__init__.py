@@ -8,7 +8,7 @@ from protail.data.augment._loader import (
     LoaderTransform,
     make_loader_transform,
 )
-from protail.data.augment.mix import Mixed, mix, mix_weights
+from protail.data.augment._mix import Mixed, mix, mix_weights
 
 __all__ = [
     "CIFAR_MEAN",
