@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Two test files at a time, one thread each: most tests are too small to share among threads.
+TWO_AT_ONCE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # Real data for the tests, where it is at hand; without it they use generated data and say so.
 ifndef PROTAIL_SHARED
@@ -35,11 +37,11 @@ help:
 
 test: lint
 	@echo "== tests and documentation examples"
-	@$(BIN)/python -m pytest -q
+	@$(TWO_AT_ONCE) -m "not slow"
 
 test-slow: lint
 	@echo "== tests and documentation examples, slow ones included"
-	@$(BIN)/python -m pytest -q -m "slow or not slow"
+	@$(TWO_AT_ONCE) -m "slow or not slow"
 
 lint: $(STAMP)
 	@echo "== style (ruff)"
