@@ -59,11 +59,12 @@ def test_every_block_does_what_the_page_shows(page, folder):
     if page.name == "README.md":
         write_own_files(folder)
     # In a Python of its own: what other tests have imported must not change what a page prints.
+    paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).parent)]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     result = subprocess.run(
         [sys.executable, "-c", READ_THE_PAGE, page, folder],
         cwd=folder,
-        env=os.environ | one_thread | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         encoding="utf-8",
         check=False,

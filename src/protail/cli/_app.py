@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -79,4 +80,8 @@ def main() -> None:
     protail 0.1.0
     exit code 0
     """
-    app(prog_name="protail")
+    try:
+        app(prog_name="protail")
+    except KeyboardInterrupt:  # between the commands' own guards
+        print("stopped.", file=sys.stderr)
+        sys.exit(130)
