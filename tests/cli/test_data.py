@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from protail.cli._data_tables import bars
 from protail.cli.data import data_app
-from protail.data.sets import DataSetError, cifar, dataset_names, load_dataset
+from protail.data.sets import cifar, dataset_names, load_dataset
 from protail.profile import ClassProfile
 from reference.image_data import write_cifar, write_class_folders
 
@@ -143,8 +143,9 @@ def test_bad_names_and_options(data, tmp_path):
 
 
 def test_debug_shows_where_it_came_from(data):
-    with pytest.raises(DataSetError):
-        data("stats", "lost.zip", "--debug")
+    ended = data("stats", "lost.zip", "--debug")
+    assert ended.exit_code == 2
+    assert "Traceback" in ended.stderr
 
 
 @pytest.mark.parametrize("command", [[], ["list"], ["stats"], ["prepare"], ["export"]])

@@ -84,7 +84,7 @@ def save_weights(
         with new_file(place, overwrite=overwrite) as temporary:
             temporary.write_bytes(_serialised(state_dict, types))
         return [place]
-    check_free(place, overwrite=overwrite)
+    check_free(place, overwrite=overwrite, folder=place.suffix != ".safetensors")
     shards = _shards(state_dict, types, shard_bytes)
     with new_folder(place, overwrite=overwrite) as folder:
         names = _write_shards(folder, state_dict, shards)
