@@ -1,4 +1,4 @@
-"""Words shared by every error: what came, what was expected, what to do."""
+"""Words that are shared: by every error, and by all that counts."""
 
 from __future__ import annotations
 
@@ -34,3 +34,29 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
     message = f"{what}={got!r} is unknown; expected one of {', '.join(map(repr, names))}."
     close = get_close_matches(str(got).lower(), names, n=1, cutoff=0.65)
     return f"{message} Did you mean {close[0]!r}?" if close else message
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Write a number of things: "1 row", "2 rows".
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    one : str
+        What to call one of them.
+    several : str, optional
+        What to call any other number of them; by default with an "s".
+
+    Returns
+    -------
+    str
+        The number, its thousands set apart, and the word that goes with it.
+
+    Examples
+    --------
+    >>> from protail._messages import counted
+    >>> counted(1, "row"), counted(1200, "row"), counted(0, "class", "classes")
+    ('1 row', '1,200 rows', '0 classes')
+    """
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"

@@ -52,7 +52,8 @@ def test_list(data):
         assert f"| {name} " in ended.stdout
     listed = json.loads(data("list", "--json").stdout)["datasets"]
     assert [entry["name"] for entry in listed] == dataset_names()
-    assert all(entry["what"] and entry["options"] for entry in listed)
+    assert all(entry["what"] for entry in listed)
+    assert [entry["name"] for entry in listed if not entry["options"]] == ["features"]
 
 
 def test_stats(data, root, tmp_path):

@@ -33,7 +33,8 @@ def source(tmp_path_factory):
 @pytest.fixture
 def run(source, tmp_path):
     shutil.copytree(source / "run", tmp_path / "run")
-    shutil.copy(source / "draw.zip", tmp_path)
+    for name in ("draw.zip", "tiny.toml"):
+        shutil.copy(source / name, tmp_path)
     return tmp_path / "run"
 
 
@@ -70,6 +71,19 @@ def test_one_way_only(protail, run, option, mode):
     recorded = Run.open(run).evaluation()
     wanted = {stage: {mode: scores[mode]} for stage, scores in recorded.items()}
     assert ended.json["evaluation"] == wanted
+
+
+def test_a_stage_2_that_changed_its_backbone(protail, run):
+    changes = {"representation.epochs": 1, "classifier.epochs": 2, "classifier.max_steps": 9}
+    changes |= {"classifier.batch_norm": "published"}
+    settings = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    data = ["--dataset", "draw.zip", "--device", "cpu"]
+    assert protail("train", "tiny.toml", *data, "-o", "changed", *settings).code == 0
+    weights = Run.open("changed").weights()
+    own = {name for name in weights if name.startswith("classifier_backbone.")}
+    assert len(own) == sum(name.startswith("backbone.") for name in weights)
+    ended = protail("evaluate", "changed", *data, "--json")
+    assert ended.json["evaluation"] == Run.open("changed").evaluation()
 
 
 def test_a_run_that_is_not_finished(protail, run):

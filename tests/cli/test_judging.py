@@ -155,3 +155,37 @@ def test_add_class_refuses_a_known_name_and_a_wrong_kind(protail, write):
     assert ended.code == 2
     assert "Give a number" in ended.last_line
     assert protail("add-class", "codes", "17", "some.npz").code == 0
+
+
+def test_add_class_keeps_the_names_of_columns(protail, tmp_path):
+    rows, codes = long_tailed_rows(counts=(30, 30), width=2)
+    lines = [f"{x},{y},{code}" for (x, y), code in zip(rows, codes, strict=True)]
+    (tmp_path / "named.csv").write_text("\n".join(["p,q,label", *lines]))
+    (tmp_path / "new.csv").write_text("q,p\n50,-50\n51,-50\n")
+    assert protail("fit", "named.csv", "-o", "named").code == 0
+    assert protail("add-class", "named", "7", "new.csv").code == 0
+    loaded = PrototypeClassifier.load(tmp_path / "named")
+    assert loaded.feature_names_in_.tolist() == ["p", "q"]
+    x, y = loaded.class_means_[2]  # normalised
+    assert y / x == pytest.approx(-1, abs=0.02)
+    assert x < 0
+
+
+def test_one_row_is_one_row(protail, write):
+    rows, labels = long_tailed_rows(counts=(4,) * 5, seed=3, names=BIRDS)
+    write("one.npz", rows[:1], labels[:1])
+    assert protail("predict", "model", "one.npz", "-o", "o.csv").err.startswith("1 row predicted")
+    added = protail("add-class", "model", "emu", "one.npz", "-o", "emu", "--check", "one.npz")
+    assert "'emu' added from 1 row;" in added.err
+    assert "Of 1 row of other classes it takes 1" in added.err
+    labels = labels.astype(object)
+    labels[0] = "unheard of"
+    rows[1, 1] = np.nan
+    write("holes.npz", rows, labels.astype(str))
+    judged = protail("evaluate", "model", "holes.npz")
+    assert "1 row holds NaN or infinity: left out." in judged.err
+    assert "1 row is of classes the model does not know" in judged.out
+    write("nothing.npz", rows[1:2], labels[1:2].astype(str))
+    refused = protail("evaluate", "model", "nothing.npz")
+    assert refused.code == 2
+    assert "1 row holds NaN or infinity; expected finite numbers" in refused.last_line

@@ -10,7 +10,7 @@ from protail import PrototypeClassifier
 
 COMMANDS = [
     *("fit", "predict", "evaluate", "compare", "add-class", "doctor", "quickstart", "train"),
-    *("search", "recipes", "data"),
+    *("search", "weights", "recipes", "data"),
 ]
 
 

@@ -234,7 +234,25 @@ def test_a_million_rows_stream_through_little_memory(process, protail, tmp_path)
     for start in range(0, len(rows), 50_000):
         rows[start : start + 50_000] = rng.standard_normal((50_000, 512), dtype=np.float32)
     rows.flush()
-    running = process("predict", "wide", "million.npy", "-o", "out.csv")
+    peak, err = peak_memory(process("predict", "wide", "million.npy", "-o", "out.csv"))
+    assert "rows to go: about" in err
+    assert 0 < peak < 2**20
+
+
+@pytest.mark.filterwarnings("ignore:The number of unique classes")
+def test_many_classes_fit_into_little_memory(process, tmp_path):
+    """All distances of these rows from 20,000 classes are 763 MiB, and each copy as much."""
+    rows = np.random.default_rng(0).standard_normal((20_000, 64), dtype=np.float32)
+    PrototypeClassifier(epochs=0).fit(rows, np.arange(20_000)).save(tmp_path / "many")
+    np.savez(tmp_path / "rows.npz", X=rows[:10_000])
+    peak, _ = peak_memory(process("predict", "many", "rows.npz", "-o", "out.csv"))
+    assert 0 < peak < 2**20
+    labels = [int(record["label"]) for record in read(tmp_path / "out.csv")]
+    assert labels == list(range(10_000))  # a class of one row has its prototype there
+
+
+def peak_memory(running):
+    """Wait for a process; give the most memory of its own that it had, in KiB, and its words."""
     peak = 0
     while running.poll() is None:
         with contextlib.suppress(OSError):
@@ -243,5 +261,4 @@ def test_a_million_rows_stream_through_little_memory(process, protail, tmp_path)
         time.sleep(0.02)
     _, err = running.communicate()
     assert running.returncode == 0, err
-    assert "rows to go: about" in err
-    assert 0 < peak < 2**20  # in KiB
+    return peak, err

@@ -68,6 +68,35 @@ def test_description_says_how_it_was_drawn(name, root):
     assert data.validation is None
 
 
+def test_the_authors_two_subsets(name, root):
+    data = load_dataset(name, root=root, imbalance=4, selection="author", seed=3)
+    first = load_dataset(name, root=root, imbalance=4, selection="first")
+    shuffled = load_dataset(name, root=root, imbalance=4, seed=3)
+    assert data.train.fingerprint() == first.train.fingerprint()
+    assert data.classifier_train.fingerprint() == shuffled.train.fingerprint()
+    assert (data.classifier_train.origin == shuffled.train.origin).all()
+    assert data.description == {**shuffled.description, "selection": "author"}
+    n = len(data.train)
+    assert f"{n} train, {n} classifier_train, " in repr(data)
+    assert list(data.parts) == ["train", "classifier_train", "test"]
+    assert first.classifier_train is None
+    assert shuffled.classifier_train is None
+
+
+def test_an_unknown_selection_is_told(name, root):
+    with pytest.raises(ValueError, match=r"selection='auther' is unknown.*Did you mean 'author'"):
+        load_dataset(name, root=root, selection="auther")
+
+
+@pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs CIFAR (PROTAIL_DATA)")
+def test_what_the_real_subsets_of_the_author_share():
+    data = load_dataset("cifar100-lt", imbalance=100, selection="author", download=False)
+    shared = np.isin(data.train.origin, data.classifier_train.origin)
+    few = np.isin(data.train.labels, data.train.profile.groups()["few"])
+    assert (shared.sum(), len(shared)) == (5_580, 10_847)
+    assert (shared[few].sum(), few.sum()) == (3, 305)
+
+
 def test_balanced_keeps_every_image(name, root):
     data = load_dataset(name, root=root, imbalance=1)
     assert sorted(data.train.origin) == list(range(20 * len(data.train.classes)))

@@ -94,6 +94,17 @@ def test_parts_must_have_the_same_classes():
         DataSet("x", resident(3), resident(4))
 
 
+def test_both_stages_must_have_as_many_images_of_each_class():
+    images, test = resident(3), resident(3, 1)
+    other = resident(3, seed=1)
+    data = DataSet("x", images, test, classifier_train=other)
+    assert data.parts == {"train": images, "classifier_train": other, "test": test}
+    assert repr(data) == "DataSet(x: 12 train, 12 classifier_train, 3 test, 3 classes)"
+    for wrong in (resident(3, 5), images.subset([0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 0]), test):
+        with pytest.raises(ValueError, match="classifier_train has other numbers of images"):
+            DataSet("x", images, test, classifier_train=wrong)
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK"])
 def test_other_modes_become_rgb(tmp_path, mode):
     ending = "tif" if mode == "CMYK" else "png"

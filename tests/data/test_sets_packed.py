@@ -75,6 +75,18 @@ def test_file_order_travels_too(root):
     same(load_dataset(file, imbalance=5), original)
 
 
+@pytest.mark.parametrize("imbalance", [2, 5])
+def test_the_authors_two_subsets_travel(root, imbalance):
+    file = root / "author.zip"
+    save_draw(load_dataset("cifar10-lt", root=root, imbalance=2, selection="author"), file)
+    original = load_dataset("cifar10-lt", root=root, imbalance=imbalance, selection="author")
+    assert original.classifier_train.fingerprint() != original.train.fingerprint()
+    same(load_dataset(file, imbalance=imbalance, selection="author"), original)
+    for one in ("first", "shuffled"):
+        alone = load_dataset("cifar10-lt", root=root, imbalance=imbalance, selection=one)
+        same(load_dataset(file, imbalance=imbalance, selection=one), alone)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -4,9 +4,11 @@ import copy
 import io
 import pickle
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 from sklearn.neighbors import NearestCentroid
 
 from protail import ops
@@ -62,6 +64,102 @@ def test_equals_the_loops(distance, scheme, normalize):
     if scheme is not None:
         by_log = by_temperature * temperature  # T = exp(s)
         np.testing.assert_allclose(head.log_temperature.grad, by_log, rtol=1e-6, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(2, 6)),
+    st.sampled_from(DISTANCES),
+    st.sampled_from(SCHEMES[1:]),
+    st.sampled_from(["exp", "square"]),
+)
+def test_both_forms_equal_the_loops(seed, shape, distance, scheme, form):
+    problem = make_problem(seed, shape, distance, scheme)
+    options = {"distance": distance, "temperature": scheme, "temperature_form": form}
+    head = PrototypeHead(*shape[1:], **options).double().set_prototypes(problem.prototypes)
+    temperature = problem.temperature.numpy()
+    signs = np.random.default_rng(seed).choice([-1, 1], temperature.shape)
+    learned = np.log(temperature) if form == "exp" else signs * np.sqrt(temperature)
+    with torch.no_grad():
+        head.learned_temperature.copy_(torch.from_numpy(learned))
+    loss = head.loss(problem.x, problem.target, problem.adjustment)
+    loss.backward()
+    with torch.no_grad():
+        np.testing.assert_allclose(head.temperature, temperature, rtol=1e-12)
+        found = head.distances(problem.x)
+    np.testing.assert_allclose(found, problem.naive_distances(), rtol=1e-7, atol=1e-9)
+    assert loss.item() == pytest.approx(problem.naive_losses().mean())
+    _, by_prototypes, by_temperature, _ = problem.naive_gradients()
+    np.testing.assert_allclose(head.prototypes.grad, by_prototypes, rtol=1e-6, atol=1e-9)
+    by_learned = by_temperature * (temperature if form == "exp" else 2 * learned)
+    np.testing.assert_allclose(head.learned_temperature.grad, by_learned, rtol=1e-6, atol=1e-9)
+
+
+def test_the_square_form_divides_differences_before_they_are_squared():
+    options = {"temperature": "channel", "temperature_form": "square"}
+    head = PrototypeHead(1, 2, **options).set_prototypes(torch.tensor([[1.0, 1.0]]))
+    with torch.no_grad():
+        head.root_temperature.copy_(torch.tensor([[-2.0, 0.5]]))
+    distance = ((7.0 - 1.0) / -2.0) ** 2 + ((3.0 - 1.0) / 0.5) ** 2
+    torch.testing.assert_close(head(torch.tensor([[7.0, 3.0]])).item(), -0.5 * distance**0.5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(1e-3, 1e3), st.sampled_from(SCHEMES[1:]), st.sampled_from(["exp", "square"]))
+def test_both_forms_start_at_the_same_temperature(initial, scheme, form):
+    options = {"temperature": scheme, "temperature_form": form, "initial_temperature": initial}
+    head = PrototypeHead(3, 2, **options)
+    expected = torch.full_like(head.temperature, initial)
+    torch.testing.assert_close(head.temperature, expected, rtol=1e-5, atol=0)
+    assert [name for name, _ in head.named_parameters()][1:] == [
+        {"exp": "log_temperature", "square": "root_temperature"}[form]
+    ]
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_root_of_zero_is_no_trap(distance, dtype):
+    problem = make_problem(1, (3, 5, 6), distance, dtype=dtype)
+    head = PrototypeHead(5, 6, distance=distance, temperature="channel", temperature_form="square")
+    head.to(dtype).set_prototypes(problem.prototypes)
+    with torch.no_grad():
+        head.root_temperature[0, :2] = 0
+    loss = head.loss(100 * problem.x, problem.target)
+    assert loss.isfinite()
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in head.parameters())
+    assert head(problem.x).isfinite().all()
+
+
+@pytest.mark.parametrize(("form", "limit"), [("exp", 1.0), ("square", 0.0)])
+def test_decay_moves_the_temperature_towards(form, limit):
+    options = {"temperature": "channel", "temperature_form": form, "initial_temperature": 0.5}
+    head = PrototypeHead(3, 2, **options)
+    optimiser = torch.optim.SGD([head.learned_temperature], lr=0.1, weight_decay=1.0)
+    head.learned_temperature.grad = torch.zeros_like(head.learned_temperature)
+    before = (head.temperature - limit).abs()
+    for _ in range(100):
+        optimiser.step()
+    assert ((head.temperature - limit).abs() < 1e-3 * before).all()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[1:])
+def test_the_square_form_takes_new_classes_and_keeps_its_state(scheme):
+    options = {"temperature": scheme, "temperature_form": "square"}
+    head = PrototypeHead(2, 2, **options).set_prototypes(torch.eye(2))
+    with torch.no_grad():
+        head.root_temperature.copy_(torch.tensor([[-2.0], [8.0]])[: len(head.root_temperature)])
+    old = head.root_temperature.detach().clone()
+    head.add_classes(torch.ones(1, 2))
+    assert torch.equal(head.root_temperature[: len(old)], old)
+    if scheme != "channel":
+        torch.testing.assert_close(head.temperature[2], torch.full_like(head.temperature[2], 16.0))
+    other = PrototypeHead(3, 2, **options)
+    other.load_state_dict(head.state_dict())
+    assert torch.equal(other(torch.eye(2)), head(torch.eye(2)))
+    with pytest.raises(RuntimeError, match="root_temperature"):
+        PrototypeHead(3, 2, temperature=scheme).load_state_dict(head.state_dict())
 
 
 def test_untrained_it_is_the_nearest_class_mean():
@@ -240,6 +338,14 @@ def test_compiles_into_one_graph(scheme):
         ({"normalize": 0.0}, r"normalize=0.0; expected None or a radius above 0"),
         ({"normalize": float("nan")}, "normalize=nan"),
         ({"n_classes": 0}, "n_classes=0; expected at least 1"),
+        (
+            {"temperature": "class", "temperature_form": "sqare"},
+            "temperature_form='sqare' is unknown.*Did you mean 'square'",
+        ),
+        ({"temperature": "class", "initial_temperature": 0.0}, "initial_temperature=0.0; expected"),
+        ({"temperature": "class", "initial_temperature": float("inf")}, "initial_temperature=inf"),
+        ({"temperature_form": "square"}, "temperature_form='square' without temperatures"),
+        ({"initial_temperature": 2.0}, "initial_temperature=2.0 without temperatures"),
     ],
 )
 def test_wrong_options_are_named(options, message):
@@ -254,3 +360,5 @@ def test_prototypes_of_another_shape_are_refused():
 
 def test_repr_shows_the_options():
     assert "3, 2, distance='euclidean', temperature=None" in repr(PrototypeHead(3, 2))
+    square = PrototypeHead(3, 2, temperature="class", temperature_form="square")
+    assert "temperature='class', temperature_form='square', normalize=None" in repr(square)

@@ -32,7 +32,13 @@ def test_options_of_another_head_are_refused():
 
 
 def test_options_are_named():
-    assert list(HEADS.options("prototype")) == ["distance", "temperature", "normalize"]
+    assert list(HEADS.options("prototype")) == [
+        "distance",
+        "temperature",
+        "temperature_form",
+        "initial_temperature",
+        "normalize",
+    ]
 
 
 def test_the_linear_head_is_a_product():

@@ -9,6 +9,7 @@ from protail.data.sets import ImageSet
 from protail.recipes import Recipe, _search_work, load_recipe
 from protail.recipes.running import Options
 from protail.recipes.search import Search, SearchResult, read_searched_keys, run_search
+from protail.training import classifier
 from protail.training.representation import DivergenceError, Epoch
 from reference.easy_images import easy_data
 
@@ -139,6 +140,20 @@ def test_stage_two_alone_trains_one_representation(tmp_path, monkeypatch):
     again = run(changed, tmp_path / "again", 1, at_once=1)
     assert again.trials[0].params == tried.params
     assert again.trials[0].scores == pytest.approx(tried.scores)
+
+
+def test_heads_are_judged_by_the_batch_norms_they_learned_with(tmp_path):
+    drifting = {"classifier.epochs": 2, "classifier.batch_norm": "published"}
+    scores = {}
+    for name, over, changes in (
+        ("heads", ("classifier.tau",), drifting),
+        ("trainings", ("classifier.tau", "representation.lr"), drifting),
+        ("eval", ("classifier.tau",), {"classifier.epochs": 2}),
+    ):
+        search = make_search(*over, changes=changes)
+        scores[name] = run(search, tmp_path / name, 1).trials[0].scores
+    assert scores["heads"] == pytest.approx(scores["trainings"])
+    assert scores["heads"] != pytest.approx(scores["eval"])
 
 
 def test_the_engine_only_sees_the_held_out_data(tmp_path, monkeypatch):
@@ -279,14 +294,14 @@ def test_begins_no_trial_that_would_not_end_in_time(tmp_path, fakes, monkeypatch
 
 
 def test_one_head_that_diverges_does_not_spoil_the_others(tmp_path, monkeypatch):
-    learn_heads = _search_work.learn_heads
+    learn_heads = classifier.learn_heads
 
     def picky(settings, *arguments, **options):
         if any(one.lr > 1 for one in settings.values()):
             raise DivergenceError("the loss is nan")
         return learn_heads(settings, *arguments, **options)
 
-    monkeypatch.setattr(_search_work, "learn_heads", picky)
+    monkeypatch.setattr(classifier, "learn_heads", picky)
     search = make_search("classifier.lr=0.1:10:log", changes={"representation.epochs": 0})
     result = run(search, tmp_path, 10)
     for trial in result.trials:

@@ -69,6 +69,13 @@ def test_nothing_to_hold_out_is_told():
         held_out_data(DataSet("single", images, images))
 
 
+def test_stages_with_images_of_their_own_cannot_be_searched():
+    data = easy_data()
+    data = dataclasses.replace(data, classifier_train=data.train)
+    with pytest.raises(ValueError, match="easy: its two stages learn from different images"):
+        Search(RECIPE, data, KEYS)
+
+
 def test_a_search_counts_all_training_images():
     search = Search(RECIPE, easy_data(), KEYS)
     np.testing.assert_array_equal(search.counts, COUNTS)

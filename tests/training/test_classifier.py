@@ -1,5 +1,6 @@
 """Stage 2 against a loop written out by hand; heads at once are heads alone."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from protail.backbones import make_backbone
+from protail.data import make_sampler
 from protail.heads import PrototypeHead, class_means
 from protail.training import FeatureCache
-from protail.training.classifier import learn_heads
+from protail.training.classifier import _parameter_groups, learn_heads
 from protail.training.frozen import FrozenFeatures, Stream, weights_hash
+from protail.training.loader import make_feed
 from protail.training.settings import ClassifierSettings
 from reference.small_images import TINY, small_images
 
@@ -18,6 +21,7 @@ CPU = torch.device("cpu")
 SETTINGS = ClassifierSettings(
     precision="float32", batch_size=16, lr=0.5, loss_options={"tau": 0.25}, augment=("crop", "flip")
 )
+PUBLISHED = dataclasses.replace(SETTINGS, epochs=3, batch_norm="published", centroids="clean")
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +36,23 @@ def frozen():
 def test_by_hand(frozen):
     head = learn_heads({"pc": SETTINGS}, frozen, seed=1)["pc"]
     features, labels = frozen.stream(Stream.of(SETTINGS), 1, 0)
-    prototypes = class_means(features, labels).float().requires_grad_()
+    batches = zip(features.split(16), labels.split(16), strict=True)
+    prototypes = learned_by_hand(class_means(features, labels), list(batches))
+    torch.testing.assert_close(head.prototypes, prototypes, rtol=1e-4, atol=1e-5)
+
+
+def learned_by_hand(start, batches):
+    prototypes = start.float().requires_grad_()
     log_counts = torch.log(torch.tensor([60.0, 30.0, 15.0, 8.0]))
     speed = torch.zeros_like(prototypes)
-    n_steps = -(-len(features) // 16)
-    for step in range(n_steps):
-        x, y = features[16 * step : 16 * step + 16], labels[16 * step : 16 * step + 16]
+    for step, (x, y) in enumerate(batches):
         logits = -0.5 * (x[:, None] - prototypes).square().sum(2).clamp_min(1e-12).sqrt()
         loss = torch.nn.functional.cross_entropy(logits + 0.25 * log_counts, y)
         (gradient,) = torch.autograd.grad(loss, prototypes)
         speed = 0.9 * speed + gradient
-        rate = 0.5 * 0.5 * (1 + np.cos(np.pi * step / n_steps))
+        rate = 0.5 * 0.5 * (1 + np.cos(np.pi * step / len(batches)))
         prototypes = (prototypes - rate * speed).detach().requires_grad_()
-    torch.testing.assert_close(head.prototypes, prototypes, rtol=1e-4, atol=1e-5)
+    return prototypes
 
 
 def test_an_epoch_draws_every_class_equally_often(frozen):
@@ -94,10 +102,115 @@ def test_max_steps_caps_the_training(frozen):
 
 
 def test_the_backbone_is_not_touched(frozen):
-    before = weights_hash(frozen._backbone)
-    learn_heads({"pc": SETTINGS}, frozen, seed=0)
-    assert weights_hash(frozen._backbone) == before
-    assert not any(p.grad is not None for p in frozen._backbone.parameters())
+    before = weights_hash(frozen.backbone)
+    learn_heads({"pc": SETTINGS, "published": PUBLISHED}, frozen, seed=0)
+    assert weights_hash(frozen.backbone) == before
+    assert not any(p.grad is not None for p in frozen.backbone.parameters())
+
+
+def drifted_by_hand(frozen, settings, n_steps):
+    """Walk through the epochs as the published code does: eval mode in the first, then train."""
+    backbone, images = copy.deepcopy(frozen.backbone), small_images().train
+    sampler = make_sampler("class-balanced", images.labels, seed=1, run=4)
+    feed = make_feed(images, settings.augment, seed=1, device=CPU)
+    batches = []
+    with torch.no_grad():
+        for epoch in range(settings.epochs):
+            backbone.train(epoch > 0)
+            for batch in feed.batches(sampler, settings.batch_size, epoch):
+                if len(batches) < n_steps:
+                    pixels, labels = feed(batch)[:2]
+                    batches.append((backbone(pixels), labels))
+    return backbone.eval(), batches
+
+
+@pytest.mark.parametrize("max_steps", [None, 10, 23, 30])  # an epoch has 15
+def test_batch_norms_as_published(frozen, max_steps):
+    settings = dataclasses.replace(PUBLISHED, max_steps=max_steps)
+    backbone, batches = drifted_by_hand(frozen, settings, max_steps or 45)
+    drifted = frozen.for_stage(settings, 1)
+    for name, tensor in backbone.state_dict().items():
+        torch.testing.assert_close(drifted.backbone.state_dict()[name], tensor)
+    parts = [
+        drifted.stream(Stream.of(settings), 1, epoch) for epoch in range(-(-len(batches) // 15))
+    ]
+    for found, expected in zip(zip(*parts, strict=True), zip(*batches, strict=True), strict=True):
+        whole = torch.cat(expected)
+        torch.testing.assert_close(torch.cat(found)[: len(whole)], whole, rtol=1e-4, atol=1e-5)
+    head = learn_heads({"pc": settings}, frozen, seed=1)["pc"]
+    prototypes = learned_by_hand(class_means(*frozen.clean("float32")), batches)
+    torch.testing.assert_close(head.prototypes, prototypes, rtol=1e-3, atol=1e-4)
+    drift = (drifted.test() - frozen.test()).norm() / frozen.test().norm()
+    assert drift == 0 if max_steps == 10 else drift > 0.01
+
+
+def test_batch_norms_drift_once_for_all_heads(frozen):
+    drifted = frozen.for_stage(PUBLISHED, 0)
+    other_head = dataclasses.replace(PUBLISHED, lr=0.1, head_options={"distance": "cosine"})
+    assert frozen.for_stage(other_head, 0) is drifted
+    assert drifted.for_stage(PUBLISHED, 0) is drifted
+    for other, seed in (
+        (PUBLISHED, 1),
+        (dataclasses.replace(PUBLISHED, batch_size=8), 0),
+        (dataclasses.replace(PUBLISHED, epochs=2), 0),
+        (dataclasses.replace(PUBLISHED, augment=()), 0),
+    ):
+        assert not torch.equal(frozen.for_stage(other, seed).test(), drifted.test())
+    for still in (SETTINGS, dataclasses.replace(SETTINGS, epochs=5)):
+        assert frozen.for_stage(still, 0) is frozen
+        assert drifted.for_stage(still, 0) is frozen
+    assert frozen.for_stage(dataclasses.replace(PUBLISHED, epochs=1), 0) is frozen
+    for given in (frozen, drifted):
+        heads = learn_heads({"published": PUBLISHED, "eval": SETTINGS}, given, seed=0)
+        for name, one in (("published", PUBLISHED), ("eval", SETTINGS)):
+            alone = learn_heads({name: one}, frozen, seed=0)[name]
+            assert torch.equal(heads[name].prototypes, alone.prototypes)
+
+
+def test_stage_2_learns_from_its_own_images():
+    torch.manual_seed(0)
+    backbone = make_backbone(TINY)
+    one, other = small_images(), small_images(seed=5)
+    both = dataclasses.replace(one, classifier_train=other.train)
+    found, expected, unlike = (
+        FrozenFeatures(backbone, data, CPU)
+        for data in (both, dataclasses.replace(one, train=other.train), one)
+    )
+    for settings in (SETTINGS, PUBLISHED, dataclasses.replace(SETTINGS, centroids="clean")):
+        heads = [
+            learn_heads({"": settings}, each, seed=0)[""] for each in (found, expected, unlike)
+        ]
+        assert torch.equal(heads[0].prototypes, heads[1].prototypes)
+        assert not torch.equal(heads[0].prototypes, heads[2].prototypes)
+    assert torch.equal(found.test(), unlike.test())
+    assert found.counts.tolist() == [60, 30, 15, 8]
+
+
+@pytest.mark.parametrize("form", ["exp", "square"])
+def test_temperatures_have_a_rate_and_a_decay_of_their_own(frozen, form):
+    options = {"temperature": "channel", "temperature_form": form, "initial_temperature": 2.0}
+    settings = dataclasses.replace(
+        SETTINGS, head_options=options, temperature_lr=0.1, temperature_weight_decay=5.0
+    )
+    head = learn_heads({"": settings}, frozen, seed=0)[""]
+    first, second = _parameter_groups({"": settings}, {"": head})
+    assert first["params"] == [head.prototypes]
+    assert (first["lr"], first["weight_decay"]) == (0.5, 0.0)
+    assert second["params"] == [head.learned_temperature]
+    assert (second["lr"], second["weight_decay"]) == (0.1, 5.0)
+    # Without decay it hardly moves; with it, what is learned ends close to 0.
+    assert ((head.temperature - (1.0 if form == "exp" else 0.0)).abs() < 0.5).all()
+
+
+def test_features_of_test_images(frozen, tmp_path):
+    data = small_images()
+    mirrored = dataclasses.replace(data.test, pixels=data.test.pixels[..., ::-1].copy())
+    torch.testing.assert_close(frozen.test(), frozen.of(data.test, "float32"))
+    torch.testing.assert_close(frozen.test(mirrored=True), frozen.of(mirrored, "float32"))
+    assert frozen.test().dtype == torch.float32
+    assert frozen.test_labels.tolist() == data.test.labels.tolist()
+    FrozenFeatures(frozen.backbone, data, CPU, FeatureCache(tmp_path)).test()
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
 def test_features_are_kept_on_disk_under_what_they_hang_on(tmp_path):

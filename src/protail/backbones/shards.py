@@ -24,7 +24,7 @@ from protail.backbones._errors import problem
 
 INDEX = "weights.safetensors.index.json"
 
-_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 _WHOLE_COPY = "Get a whole copy."
 
 
@@ -45,7 +45,7 @@ def save_weights(
     path : path-like
         A name that ends in .safetensors becomes one file; any other a folder of shards,
         ``weights-00001-of-00003.safetensors`` and so on, with an index.
-    dtype : {"float16", "bfloat16"}, optional
+    dtype : {"float16", "bfloat16", "float32"}, optional
         Store floating-point arrays in this type; others stay as they are. A number that float16
         cannot hold is an error. The default keeps every type.
     shard_bytes : int, optional
@@ -197,7 +197,7 @@ def _shards(
     if frame + sizes[largest] > limit:
         raise ValueError(
             f"shard_bytes={limit} is too small for {largest!r}; expected "
-            f"{frame + sizes[largest]} or more."
+            f"{frame + sizes[largest]} or more (shard_bytes=, --max-shard-size)."
         )
     shards: list[dict[str, torch.dtype]] = []
     room = 0
@@ -229,7 +229,7 @@ def _converted(key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype != source.dtype and bool((stored.isinf() & ~source.isinf()).any()):
         raise ValueError(
             f"state_dict has {source.abs().max().item():.4g} in {key!r}, which {dtype} cannot "
-            "hold. Use dtype='bfloat16', or no dtype."
+            "hold. Use another one (dtype=, --dtype), such as 'bfloat16'."
         )
     return stored
 

@@ -10,6 +10,7 @@ import typer
 
 from protail import __version__
 from protail.cli.add_class import add_class
+from protail.cli.bench import bench
 from protail.cli.compare import compare
 from protail.cli.data import data_app
 from protail.cli.doctor import doctor
@@ -20,6 +21,7 @@ from protail.cli.quickstart import quickstart
 from protail.cli.recipes import recipes_app
 from protail.cli.search import search
 from protail.cli.train import train
+from protail.cli.weights import weights
 
 app = typer.Typer(
     name="protail",
@@ -42,6 +44,8 @@ _EXAMPLES: dict[Callable[..., None], str] = {
     quickstart: "protail quickstart -o first-model",
     train: "protail train pc-la --dataset cifar100-lt --imbalance 100",
     search: "protail search pc-la --dataset cifar100-lt --over classifier.tau",
+    bench: "protail bench table1 table2 --budget 9m",
+    weights: "protail weights runs/pc-la-cifar100-lt-100-seed0 -o backbone",
 }
 for _function, _example in _EXAMPLES.items():
     app.command(epilog=f"Example: {_example}")(_function)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from protail.cli._command import Voice
-    from protail.data.sets import DataSet
+    from protail.data.sets import DataSet, FeatureData
     from protail.profile import ClassProfile
 
 _BARS, _BAR_WIDTH = 20, 50
@@ -31,7 +31,7 @@ def sets_table(listed: list[dict[str, Any]]) -> Table:
     return table
 
 
-def stats(dataset: DataSet) -> dict[str, Any]:
+def stats(dataset: DataSet | FeatureData) -> dict[str, Any]:
     """Count the classes and images of a data set, in values that JSON can hold."""
     profile = dataset.train.profile
     row = table7_row(dataset.name, dataset.description.get("imbalance"))
@@ -41,6 +41,7 @@ def stats(dataset: DataSet) -> dict[str, Any]:
         "name": dataset.name,
         "description": dataset.description,
         "images": {part: len(images) for part, images in dataset.parts.items()},
+        "features": getattr(dataset, "n_features", None),
         "classes": profile.n_classes,
         "imbalance": profile.imbalance,
         "counts": profile.counts.tolist(),
@@ -57,11 +58,12 @@ def stats(dataset: DataSet) -> dict[str, Any]:
     }
 
 
-def show_stats(voice: Voice, dataset: DataSet, found: dict[str, Any]) -> None:
+def show_stats(voice: Voice, dataset: DataSet | FeatureData, found: dict[str, Any]) -> None:
     """Show what `stats` found: a line, a table of groups, errata, bars."""
     images = ", ".join(f"{n:,} {part}" for part, n in found["images"].items())
+    each = f" as {found['features']:,} features each" if found["features"] else ""
     voice.show(
-        f"{found['name']}: {found['classes']:,} classes, {images} images, imbalance "
+        f"{found['name']}: {found['classes']:,} classes, {images} images{each}, imbalance "
         f"{found['imbalance']:.4g}"
     )
     voice.show(_groups_table(found))
@@ -130,12 +132,12 @@ def bars(profile: ClassProfile) -> list[str]:
     return [f"{label:>{width}}  {bar}" for label, bar in lines]
 
 
-def counts_picture(dataset: DataSet) -> bytes:
+def counts_picture(dataset: DataSet | FeatureData) -> bytes:
     """Draw the class counts, largest first, on a logarithmic axis.
 
     Parameters
     ----------
-    dataset : DataSet
+    dataset : DataSet or FeatureData
         Its training part is drawn.
 
     Returns

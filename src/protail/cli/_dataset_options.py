@@ -1,4 +1,4 @@
-"""Options of every command that needs the images of a data set."""
+"""Options of every command that needs a data set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from protail.cli.data import DataRoot, Imbalance, Kind, Lists, Selection
 
 if TYPE_CHECKING:
-    from protail.data.sets import DataSet
+    from protail.data.sets import DataSet, FeatureData
 
 __all__ = [
     "DataRoot",
@@ -20,6 +20,7 @@ __all__ = [
     "Lists",
     "OnBadImage",
     "Selection",
+    "load_data",
     "load_images",
 ]
 
@@ -28,7 +29,7 @@ Dataset = Annotated[
     typer.Option(
         "--dataset",
         metavar="NAME",
-        help="A data set, an exported draw, or a folder.",
+        help="A data set, a draw, a folder or a file of features.",
         show_default=False,
     ),
 ]
@@ -37,13 +38,13 @@ OnBadImage = Annotated[
 ]
 
 
-def load_images(name: str, root: Path | None = None, **options: Any) -> DataSet:
+def load_data(name: str, root: Path | None = None, **options: Any) -> DataSet | FeatureData:
     """Load a data set with the options that were given.
 
     Parameters
     ----------
     name : str
-        A data set, an exported draw, or a folder of class folders.
+        A data set, an exported draw, a folder of class folders, or a file of features.
     root : Path, optional
         Where the data is.
     **options
@@ -51,13 +52,13 @@ def load_images(name: str, root: Path | None = None, **options: Any) -> DataSet:
 
     Returns
     -------
-    DataSet
+    DataSet or FeatureData
         Its parts. An option it does not take is an error that says so.
 
     Examples
     --------
-    >>> from protail.cli._dataset_options import load_images
-    >>> load_images("photos", lists=None)
+    >>> from protail.cli._dataset_options import load_data
+    >>> load_data("photos", lists=None)
     Traceback (most recent call last):
     ValueError: data set='photos' is unknown; expected one of ...
     """
@@ -65,3 +66,10 @@ def load_images(name: str, root: Path | None = None, **options: Any) -> DataSet:
 
     given = {option: value for option, value in options.items() if value is not None}
     return load_dataset(name, root=root, **given)
+
+
+def load_images(name: str, root: Path | None = None, **options: Any) -> DataSet:
+    """Load a data set as `load_data` does, for a command that cannot do without images."""
+    from protail.data.sets import require_images
+
+    return require_images(load_data(name, root, **options), "search with")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from protail._messages import counted
+
 
 def find_device(name: str) -> torch.device:
     """Find where to compute.
@@ -40,7 +42,7 @@ def find_device(name: str) -> torch.device:
         )
     if found.type == "cuda" and (found.index or 0) >= n_gpus:
         raise ValueError(
-            f"device={name!r} was asked for, but there are {n_gpus} GPUs that torch can use; "
-            "expected one of them. Use --device auto or cpu."
+            f"device={name!r} was asked for, but torch can use {counted(n_gpus, 'GPU')}; expected "
+            "one that is there. Use --device auto or cpu."
         )
     return found

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from protail.backbones import make_backbone
-from protail.cli._dataset_options import load_images
+from protail.cli._dataset_options import load_data
 from protail.cli._devices import find_device
+from protail.data.sets import DataSet, FeatureData
 from protail.data.sets.registry import DATA_SETS
 from protail.heads.registry import make_head
 from protail.recipes import Recipe
-from protail.recipes.scoring import evaluate_heads
+from protail.recipes.jobs import data_record
+from protail.recipes.scoring import CLASSIFIER_BACKBONE, evaluate_heads
 from protail.training._run_json import differing_keys
 from protail.training.frozen import FrozenFeatures
+from protail.training.given import Features, GivenFeatures
 from protail.training.runs import Run, RunError
-
-if TYPE_CHECKING:
-    from protail.data.sets import DataSet
 
 
 def evaluate_run(
@@ -33,7 +34,8 @@ def evaluate_run(
     folder : Path
         The run.
     dataset : str or None
-        A draw or a folder that holds its data set; None takes the name it was recorded by.
+        A draw, a folder or a file of features that holds its data set; None takes the name it was
+        recorded by.
     data_root, lists : Path or None
         Where the data is.
     device : str
@@ -42,33 +44,45 @@ def evaluate_run(
     Returns
     -------
     dict
-        Scores of each stage, plain and with mirrored averaging, as in ``evaluation.json``.
+        Scores of each stage, plain and with mirrored averaging where there are mirror images, as
+        in ``evaluation.json``.
     """
     run = Run.open(folder)
     weights = run.weights()
     data = _load_recorded(run, dataset, data_root, lists)
-    place = find_device(device)
-    backbone, heads = _networks(run, weights, len(data.train.classes))
-    backbone.to(place)
-    frozen = FrozenFeatures(backbone, data, place)
-    return evaluate_heads({stage: head.to(place) for stage, head in heads.items()}, frozen, data)
+    recipe = Recipe.from_resolved(run.resolved["recipe"])
+    found: dict[str, Features] = {}
+    record: dict[str, Any] = {}
+    for stage in recipe.stages:
+        part = _backbone_of(stage, weights)
+        if part not in found:
+            found[part] = _features(run, recipe, part, weights, data, find_device(device))
+        features, settings = found[part], getattr(recipe, stage)
+        head = make_head(
+            settings.head, len(features.counts), features.n_features, **settings.head_options
+        )
+        _fill(head, weights, stage, run)
+        record |= evaluate_heads({stage: head.to(features.device)}, features)
+    return record
 
 
 def _load_recorded(
     run: Run, dataset: str | None, data_root: Path | None, lists: Path | None
-) -> DataSet:
+) -> DataSet | FeatureData:
     recorded = dict(run.resolved["data"])
     name = recorded.pop("name")
     source = dataset or name
-    if source == name and name not in DATA_SETS.names():
+    if dataset is None and (name not in DATA_SETS.names() or "features" in recorded):
         raise ValueError(
             f"{run.folder}: its data set {name!r} has no name that is known here; expected the "
-            "draw or folder it was trained on. Name it with --dataset."
+            "draw, folder or file of features it was trained on. Name it with --dataset."
         )
-    options = _recorded_options(source, recorded)
-    data = load_images(source, data_root, lists=lists, **options)
-    there = {"name": name, **recorded}
-    differing = differing_keys(there, {"name": data.name, **data.description})
+    data = load_data(source, data_root, lists=lists, **_recorded_options(source, recorded))
+    there, found = {"name": name, **recorded}, data_record(data)
+    if "features" in there and "features" in found:
+        # They are known by their digest, whatever the file is called by now.
+        there, found = ({"features": each["features"]} for each in (there, found))
+    differing = differing_keys(there, found)
     if differing:
         raise RunError(
             f"{run.folder}: the data set that was found differs in {', '.join(differing)}; "
@@ -83,20 +97,22 @@ def _recorded_options(source: str, recorded: dict[str, Any]) -> dict[str, Any]:
     said = {**recorded, **(recorded.get("split") or {})}
     if recorded.get("images_skipped"):
         said["on_bad_image"] = "skip"
-    if source.endswith(".zip"):
+    if "features" in recorded:
+        taken = set()
+    elif source.endswith(".zip"):
         taken = {"imbalance", "kind", "selection", "seed"}
     else:
         taken = set(DATA_SETS.options(source if source in DATA_SETS.names() else "imagefolder"))
     return {option: value for option, value in said.items() if option in taken}
 
 
-def _check_counts(run: Run, data: DataSet) -> None:
+def _check_counts(run: Run, data: DataSet | FeatureData) -> None:
     """Raise where other images go by the name of those that the run was trained on."""
     from protail.evaluation import Evaluation
 
     scores = next(iter(run.evaluation().values()))["plain"]
     judged = Evaluation.from_dict(scores)
-    tested = np.bincount(data.test.labels, minlength=len(data.test.classes))
+    tested = np.bincount(data.test.labels, minlength=data.train.profile.n_classes)
     same = np.array_equal(judged.counts, data.train.profile.counts)
     if not same or not np.array_equal(judged.class_rows, tested):
         raise RunError(
@@ -106,20 +122,25 @@ def _check_counts(run: Run, data: DataSet) -> None:
         )
 
 
-def _networks(
-    run: Run, weights: dict[str, Tensor], n_classes: int
-) -> tuple[nn.Module, dict[str, nn.Module]]:
-    recipe = Recipe.from_resolved(run.resolved["recipe"])
+def _features(
+    run: Run,
+    recipe: Recipe,
+    part: str,
+    weights: dict[str, Tensor],
+    data: DataSet | FeatureData,
+    place: torch.device,
+) -> Features:
+    if isinstance(data, FeatureData):
+        return GivenFeatures(data, place)
     assert recipe.representation is not None
     backbone = make_backbone(recipe.representation.backbone)
-    _fill(backbone, weights, "backbone", run)
-    heads = {}
-    for stage in recipe.stages:
-        settings = getattr(recipe, stage)
-        width = int(backbone.n_features)  # type: ignore[arg-type]
-        heads[stage] = make_head(settings.head, n_classes, width, **settings.head_options)
-        _fill(heads[stage], weights, stage, run)
-    return backbone, heads
+    _fill(backbone, weights, part, run)
+    return FrozenFeatures(backbone.to(place), data, place)
+
+
+def _backbone_of(stage: str, weights: dict[str, Tensor]) -> str:
+    has_own = any(name.startswith(f"{CLASSIFIER_BACKBONE}.") for name in weights)
+    return CLASSIFIER_BACKBONE if stage == "classifier" and has_own else "backbone"
 
 
 def _fill(module: nn.Module, weights: dict[str, Tensor], part: str, run: Run) -> None:

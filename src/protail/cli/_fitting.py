@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protail._messages import counted
 from protail.cli._command import Voice
 from protail.cli._judging import judge
-from protail.cli._sources import Array, Model, ask, open_sources
+from protail.cli._sources import Array, Model, ask, check_some_finite, open_sources
 
 if TYPE_CHECKING:
-    from protail import Evaluation, PrototypeClassifier
+    from protail import Evaluation
     from protail.data.features import Scan
 
 
@@ -46,22 +47,19 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A classifier and, where there were rows for it, how good it is.
+    """A model and, where there were rows for it, how good it is.
 
     Attributes
     ----------
-    classifier : PrototypeClassifier
+    model : Model
         Fitted on all rows.
-    names : list of str or None
-        Columns, where the file names them.
     evaluation : Evaluation or None
         Scores of the same settings, on rows that had no part in learning.
     judged_on : str
         Which rows these were.
     """
 
-    classifier: PrototypeClassifier
-    names: list[str] | None
+    model: Model
     evaluation: Evaluation | None
     judged_on: str
 
@@ -79,11 +77,7 @@ def read_training_rows(
     n_non_finite = looked.n_non_finite
     if n_non_finite:
         kept = np.flatnonzero(looked.finite)
-        if not len(kept):
-            raise ValueError(
-                f"{path}: every one of {len(rows):,} rows holds NaN or infinity; expected finite "
-                "numbers. Look at what made the features."
-            )
+        check_some_finite(len(rows), len(kept), path)
         rows, truth = take(rows, kept), truth[kept]
         looked = scan(rows, truth)
     lost = np.setdiff1d(all_classes, truth).tolist()
@@ -123,8 +117,9 @@ def _tell(
 ) -> None:
     groups = found["groups"]
     voice.say(
-        f"{path}: {found['rows']:,} rows of {found['width']} numbers ({rows.dtype}), "
-        f"{found['classes']:,} classes, imbalance {found['imbalance']:.4g}"
+        f"{path}: {counted(found['rows'], 'row')} of {counted(found['width'], 'number')} "
+        f"({rows.dtype}), {counted(found['classes'], 'class', 'classes')}, imbalance "
+        f"{found['imbalance']:.4g}"
     )
     voice.say(
         f"  classes by size: many (100 rows or more) {groups['many']:,}, medium "
@@ -163,12 +158,12 @@ def fit_and_judge(
     from protail.data.features import split, take
 
     classifier = PrototypeClassifier(**settings)
+    model = Model(data.path, classifier, data.names)
     if test is not None:
         voice.say(f"Plan: learn from all rows, judge on {test}.")
         classifier.fit(data.rows, data.labels)
-        model = Model(data.path, classifier, data.names)
         judged = judge(model, open_sources(model, [test], need_labels=True), voice)
-        return Fitted(classifier, data.names, judged.evaluation, test.name)
+        return Fitted(model, judged.evaluation, test.name)
 
     kept = out = np.empty(0, np.int64)
     if held_out:
@@ -176,12 +171,15 @@ def fit_and_judge(
     if not len(out):
         why = "nothing is held out" if not held_out else "no class has rows to spare"
         voice.say(f"Plan: learn from all rows; {why}, so nothing is judged.")
-        return Fitted(classifier.fit(data.rows, data.labels), data.names, None, "nothing")
+        classifier.fit(data.rows, data.labels)
+        return Fitted(model, None, "nothing")
 
-    judged_on = f"{len(out):,} held-out rows of {len(np.unique(data.labels[out])):,} classes"
-    voice.say(f"Plan: learn from {len(kept):,} rows, judge on {judged_on}, then learn from all.")
+    n_judged = counted(len(np.unique(data.labels[out])), "class", "classes")
+    judged_on = f"{counted(len(out), 'held-out row')} of {n_judged}"
+    learned_from = counted(len(kept), "row")
+    voice.say(f"Plan: learn from {learned_from}, judge on {judged_on}, then learn from all.")
     classifier.fit(take(data.rows, kept), data.labels[kept])
-    evaluation = _judge_rows(classifier, data.rows, data.labels, out, data.path)
+    evaluation = _judge_rows(model, data.rows, data.labels, out)
     classifier.fit(data.rows, data.labels)
     if classifier.choices_["memorised"]:
         share = classifier.choices_["leave_one_out_accuracy"]
@@ -192,20 +190,19 @@ def fit_and_judge(
             "never seen, with --test."
         )
         judged_on += ", which the network that made the features may have learned from"
-    return Fitted(classifier, data.names, evaluation, judged_on)
+    return Fitted(model, evaluation, judged_on)
 
 
-def _judge_rows(
-    classifier: PrototypeClassifier, rows: Array, labels: Array, index: Array, path: Path
-) -> Evaluation:
+def _judge_rows(model: Model, rows: Array, labels: Array, index: Array) -> Evaluation:
     from protail import Evaluation
     from protail.data.features import take
 
-    answers = ask(Model(path, classifier, None), take(rows, index))
+    answers = ask(model, take(rows, index))
+    classes = model.classifier.classes_
     return Evaluation.from_predictions(
         labels[index],
-        classifier.classes_[answers.codes[:, 0]],
-        classes=classifier.classes_,
+        classes[answers.codes[:, 0]],
+        classes=classes,
         # Groups by all rows of a class, as the file has them, the held-out ones included.
         counts=np.unique(labels, return_counts=True)[1],
         confidence=answers.probabilities[:, 0],
@@ -235,9 +232,7 @@ def save_with_picture(
             )
         except ImportError as error:
             voice.say(f"No picture: {error}")
-    if fitted.names is not None:
-        fitted.classifier.feature_names_in_ = np.array(fitted.names, dtype=object)
-    fitted.classifier.save(
+    fitted.model.save(
         output,
         overwrite=overwrite,
         evaluation=fitted.evaluation,

@@ -10,7 +10,14 @@ import numpy as np
 
 from protail.cli._command import Voice
 from protail.cli._progress import row_progress
-from protail.cli._sources import Array, Model, Source, ask, labels_for
+from protail.cli._sources import (
+    Array,
+    Model,
+    Source,
+    ask,
+    labels_for,
+    leave_out_non_finite,
+)
 
 if TYPE_CHECKING:
     from protail import Evaluation
@@ -83,14 +90,7 @@ def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
                 progress(len(block))
             n_rows += start
     rows, truth, predicted, confidence, novelty = map(np.concatenate, zip(*parts, strict=True))
-    n_non_finite = n_rows - len(truth)
-    if not len(truth):
-        raise ValueError(
-            f"all {n_rows:,} rows hold NaN or infinity; expected finite numbers. Look at what made "
-            "the features."
-        )
-    if n_non_finite:
-        voice.say(f"{n_non_finite:,} rows hold NaN or infinity: left out.")
+    leave_out_non_finite(n_rows, len(truth), voice)
     evaluation = Evaluation.from_predictions(
         truth,
         predicted,
@@ -99,4 +99,4 @@ def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
         confidence=confidence,
         novelty=novelty,
     )
-    return Judged(rows, truth, predicted, confidence, novelty, n_non_finite, evaluation)
+    return Judged(rows, truth, predicted, confidence, novelty, n_rows - len(truth), evaluation)

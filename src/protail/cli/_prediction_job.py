@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from protail._files import OutputError, check_free, explained, new_file
+from protail._messages import counted
 from protail.cli._prediction_files import Format, find_format
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ class PredictionJob:
         if isinstance(error, OutputError) and self.n_done:
             raise OutputError(
                 error.errno,
-                f"{error.strerror} {self.n_done:,} rows are kept in {self.parts}: the same command "
-                "goes on from there.",
+                f"{error.strerror} {counted(self.n_done, 'row is', 'rows are')} kept in "
+                f"{self.parts}: the same command goes on from there.",
             ) from error
 
     def keep(self, source: Path, first_row: int, answers: Answers) -> None:

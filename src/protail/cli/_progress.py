@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from protail._messages import counted
 from protail.cli._command import Voice, console
 
 _FIRST_WORD_AFTER = 2.0
@@ -81,7 +82,8 @@ class _Forecast:
         passed = now - self._begin
         if not self._said and passed >= _FIRST_WORD_AFTER and self._left > 0:
             seconds = self._left * passed / self._done
-            self._voice.say(f"{self._left:,} rows to go: about {in_words(seconds)}.")
+            to_go = counted(self._left, "row")
+            self._voice.say(f"{to_go} to go: about {in_words(seconds)}.")
             self._said = True
 
 

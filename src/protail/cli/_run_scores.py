@@ -41,7 +41,15 @@ def chosen(record: Record, mirrored: bool | None) -> dict[str, dict[str, Any]]:
     {'classifier': {'mirrored': {'all': 0.6}}}
     """
     modes = list(_MODES) if mirrored is None else ["mirrored" if mirrored else "plain"]
-    return {stage: {mode: scores[mode] for mode in modes} for stage, scores in record.items()}
+    if mirrored and not all("mirrored" in scores for scores in record.values()):
+        raise ValueError(
+            "--mirrored was given, but the data has no features of mirrored test images; expected "
+            "them as x_test_mirror. Leave it out."
+        )
+    return {
+        stage: {mode: scores[mode] for mode in modes if mode in scores}
+        for stage, scores in record.items()
+    }
 
 
 def show_scores(voice: Voice, runs: Mapping[str, Record]) -> None:

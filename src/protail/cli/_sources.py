@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import counted
+
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
+    from protail.cli._command import Voice
     from protail.data.features import FeatureFile
 
 Array = NDArray[Any]
@@ -55,6 +59,13 @@ class Model:
             names = [str(name) for name in classifier.feature_names_in_]
             del classifier.feature_names_in_
         return cls(folder, classifier, names, document["checksum"], document["about"])
+
+    def save(self, folder: Path, **options: Any) -> None:
+        """Save the classifier with the names of its columns; options are those of its ``save``."""
+        named = copy.copy(self.classifier)
+        if self.names is not None:
+            named.feature_names_in_ = np.array(self.names, dtype=object)
+        named.save(folder, **options)
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,7 @@ def _column_order(model: Model, file: FeatureFile) -> Array | None:
         places = {name: place for place, name in enumerate(file.names)}
         if missing := [name for name in model.names if name not in places]:
             raise ValueError(
-                f"{file.path} lacks {len(missing)} of the {len(model.names)} columns that "
+                f"{file.path} lacks {len(missing)} of {counted(len(model.names), 'column')} that "
                 f"{model.folder} was fitted on (first: {missing[:3]}); expected all of them. "
                 "Name them as in the training file."
             )
@@ -126,8 +137,8 @@ def _column_order(model: Model, file: FeatureFile) -> Array | None:
     width = model.classifier.n_features_in_
     if file.width != width:
         raise ValueError(
-            f"{file.path} has rows of {file.width} numbers; {model.folder} was fitted on rows of "
-            f"{width}. Give features of the same backbone."
+            f"{file.path} has rows of {counted(file.width, 'number')}; {model.folder} was fitted "
+            f"on rows of {width}. Give features of the same backbone."
         )
     return None
 
@@ -180,6 +191,32 @@ def ask(model: Model, rows: Array, k: int = 1) -> Answers:
         return Answers(answered, nothing.astype(np.int64), nothing, nothing, nothing[:, 0])
     codes, probabilities, distances = classifier._inference(finite).top_k(k)
     return Answers(answered, codes, probabilities, distances, classifier.novelty_score(finite))
+
+
+def check_some_finite(n_rows: int, n_finite: int, path: Path | None = None) -> None:
+    """Raise where no row is finite.
+
+    Parameters
+    ----------
+    n_rows, n_finite : int
+        How many rows there are, and how many of them hold finite numbers only.
+    path : Path, optional
+        Where they all are from.
+    """
+    if not n_finite:
+        where = "" if path is None else f"{path}: "
+        raise ValueError(
+            f"{where}{counted(n_rows, 'row holds', 'rows all hold')} NaN or infinity; expected "
+            "finite numbers. Look at what made the features."
+        )
+
+
+def leave_out_non_finite(n_rows: int, n_finite: int, voice: Voice) -> None:
+    """Say how many rows are left out because they are not finite; raise where none is left."""
+    check_some_finite(n_rows, n_finite)
+    if n_finite < n_rows:
+        left_out = counted(n_rows - n_finite, "row holds", "rows hold")
+        voice.say(f"{left_out} NaN or infinity: left out.")
 
 
 def labels_for(classes: Array, labels: Array, path: Path) -> Array:

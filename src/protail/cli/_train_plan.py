@@ -14,12 +14,15 @@ from protail._messages import unknown_name
 from protail.cli._devices import find_device
 from protail.data.augment._augment import NAMES
 from protail.data.augment._loader import LOADER_NAMES
+from protail.data.sets import DataSet, FeatureData
+from protail.recipes._parts import options_taken
 from protail.recipes.running import Job, Options, is_done
+from protail.training.frozen import Stream, stage_steps
+from protail.training.given import GivenFeatures
 from protail.training.representation import RepresentationTraining
 
 if TYPE_CHECKING:
     from protail.cli._command import Voice
-    from protail.data.sets import DataSet
     from protail.recipes import Recipe
     from protail.training.settings import ClassifierSettings, RepresentationSettings
 
@@ -51,18 +54,29 @@ class Plan:
     steps: int
     classifier_steps: int
 
+    @property
+    def has_images(self) -> bool:
+        """Whether there are images to learn a representation from."""
+        return isinstance(self.jobs[0].data, DataSet)
+
 
 def choose_options(
-    data: DataSet, epochs: int, *, device: str, driver: str, compiled: bool | None, **others: Any
+    data: DataSet | FeatureData,
+    epochs: int,
+    *,
+    device: str,
+    driver: str,
+    compiled: bool | None,
+    **others: Any,
 ) -> Options:
     """Choose device, driver and whether to compile where the user has not.
 
     Parameters
     ----------
-    data : DataSet
-        What to train on; only images in memory can be part of a recorded step.
+    data : DataSet or FeatureData
+        What to train on; only what is in memory can be part of a recorded step.
     epochs : int
-        Length of stage 1.
+        Length of stage 1; 0 on features.
     device, driver : str
         "auto", or what the user wants.
     compiled : bool or None
@@ -78,7 +92,8 @@ def choose_options(
     if driver not in DRIVERS:
         raise ValueError(unknown_name("driver", driver, DRIVERS))
     chosen = find_device(device)
-    can_record = chosen.type == "cuda" and data.train.is_resident
+    in_memory = isinstance(data, FeatureData) or data.train.is_resident
+    can_record = chosen.type == "cuda" and in_memory
     if driver == "captured" and not can_record:
         raise ValueError(
             "driver='captured' was asked for; expected a GPU and images in memory for it. Leave "
@@ -95,7 +110,7 @@ def choose_options(
 
 def make_plan(
     recipe: Recipe,
-    data: DataSet,
+    data: DataSet | FeatureData,
     seeds: Sequence[int],
     output: Path | None,
     options: Mapping[str, Any],
@@ -106,7 +121,7 @@ def make_plan(
     ----------
     recipe : Recipe
         What to do.
-    data : DataSet
+    data : DataSet or FeatureData
         With what.
     seeds : sequence of int
         A job each.
@@ -124,18 +139,24 @@ def make_plan(
         if seeds.count(seed) > 1:
             raise ValueError(f"--seed {seed} is given twice; expected each seed once.")
     jobs = [Job(recipe, data, seed, _folder(recipe, data, seed, seeds, output)) for seed in seeds]
-    settings = jobs[0].representation
-    chosen = choose_options(data, settings.epochs, **options)
-    _check_augment("representation", settings.augment, data)
-    # Built on the CPU and thrown away: a name that nobody knows is found before a run exists.
-    training = RepresentationTraining(settings, data, seed=seeds[0], device=torch.device("cpu"))
+    n_steps = 0
+    if isinstance(data, FeatureData):
+        chosen = choose_options(data, 0, **options)
+    else:
+        settings = jobs[0].representation
+        chosen = choose_options(data, settings.epochs, **options)
+        n_steps = _representation_steps(settings, data)
     steps = 0 if recipe.classifier is None else _classifier_steps(recipe.classifier, data)
     waiting = [job for job in jobs if not is_done(job, chosen)]
-    return Plan(jobs, waiting, chosen, training.n_steps, steps)
+    return Plan(jobs, waiting, chosen, n_steps, steps)
 
 
 def _folder(
-    recipe: Recipe, data: DataSet, seed: int, seeds: Sequence[int], output: Path | None
+    recipe: Recipe,
+    data: DataSet | FeatureData,
+    seed: int,
+    seeds: Sequence[int],
+    output: Path | None,
 ) -> Path:
     if output is not None:
         return output if len(seeds) == 1 else output / f"seed{seed}"
@@ -145,16 +166,24 @@ def _folder(
     return Path("runs", "-".join([*words, f"seed{seed}"]))
 
 
-def _classifier_steps(settings: ClassifierSettings, data: DataSet) -> int:
+def _representation_steps(settings: RepresentationSettings, data: DataSet) -> int:
+    _check_augment("representation", settings.augment, data)
+    # Built on the CPU and thrown away: a name that nobody knows is found before a run exists.
+    return RepresentationTraining(settings, data, seed=0, device=torch.device("cpu")).n_steps
+
+
+def _classifier_steps(settings: ClassifierSettings, data: DataSet | FeatureData) -> int:
     from protail.data import make_sampler
     from protail.losses.registry import make_loss
 
+    make_loss(settings.loss, data.train.profile.counts, **settings.loss_options)
+    if isinstance(data, FeatureData):
+        given = GivenFeatures(data, torch.device("cpu")).for_stage(settings, 0)
+        return stage_steps(settings, given.n_draws(Stream.of(settings), 0))[1]
     if settings.epochs or settings.centroids == "augmented":
         _check_augment("classifier", settings.augment, data)
-    make_loss(settings.loss, data.train.profile.counts, **settings.loss_options)
     sampler = make_sampler(settings.sampler, data.train.labels, seed=0, **settings.sampler_options)
-    steps = settings.epochs * -(-len(sampler) // settings.batch_size)
-    return min(steps, settings.max_steps or steps)
+    return stage_steps(settings, len(sampler))[1]
 
 
 def _check_augment(stage: str, names: Sequence[str], data: DataSet) -> None:
@@ -174,7 +203,10 @@ def say_plan(voice: Voice, plan: Plan) -> None:
     """Say what will be done: recipe, data, device, steps."""
     recipe, data = plan.jobs[0].recipe, plan.jobs[0].data
     voice.say(f"{recipe.name}: {recipe.title}")
-    voice.say(f"  representation: {_representation_words(plan.jobs[0].representation)}")
+    if recipe.representation is not None:
+        voice.say(f"  representation: {_representation_words(recipe.representation)}")
+    elif isinstance(data, FeatureData):
+        voice.say(f"  representation: {_given_words(data)}")
     if recipe.classifier is not None:
         voice.say(f"  classifier: {_classifier_words(recipe.classifier)}")
     voice.say(_data_words(data))
@@ -187,6 +219,13 @@ def _representation_words(settings: RepresentationSettings) -> str:
         f"{settings.epochs} epochs, batch {settings.batch_size}, rate {settings.lr:g}, "
         f"weight decay {settings.weight_decay:g}"
     )
+
+
+def _given_words(data: FeatureData) -> str:
+    words = f"that of {data.name}, {data.n_features:,} features"
+    if data.stream is None:
+        return f"{words}; nothing is augmented"
+    return f"{words}; its stream of {len(data.stream):,} stands for sampler and augment"
 
 
 def _classifier_words(settings: ClassifierSettings) -> str:
@@ -202,14 +241,20 @@ def _classifier_words(settings: ClassifierSettings) -> str:
 
 
 def _part(part: str, settings: RepresentationSettings | ClassifierSettings) -> str:
-    """Name a part with its options, switches and those that are nothing left out."""
+    """Name a part with its options; switches and what is as it always is are left out."""
     options: Mapping[str, Any] = getattr(settings, f"{part}_options")
-    shown = ", ".join(f"{k} {v}" for k, v in options.items() if v and not isinstance(v, bool))
     name: str = getattr(settings, part)
+    usual = {key: option.default for key, option in options_taken(part, name).items()}
+    telling = ("distance", "tau")
+    shown = ", ".join(
+        f"{key} {value}"
+        for key, value in options.items()
+        if value and not isinstance(value, bool) and (key in telling or value != usual.get(key))
+    )
     return f"{name} ({shown})" if shown else name
 
 
-def _data_words(data: DataSet) -> str:
+def _data_words(data: DataSet | FeatureData) -> str:
     profile = data.train.profile
     groups = ", ".join(f"{name} {len(group)}" for name, group in profile.groups().items())
     skipped = data.description.get("images_skipped")
@@ -228,8 +273,10 @@ def _device_words(plan: Plan) -> str:
     if options.device.type == "cuda":
         device += f" ({torch.cuda.get_device_name(options.device)})"
     how = f"driver {options.driver}" + (", compiled" if options.compiled else "")
-    steps = f"{plan.steps:,} steps"
-    if plan.classifier_steps:
+    steps = f"{plan.steps if plan.has_images else plan.classifier_steps:,} steps"
+    if not plan.has_images:
+        steps += " of the classifier"
+    elif plan.classifier_steps:
         steps += f", then {plan.classifier_steps:,} of the classifier"
     seeds = ", ".join(str(job.seed) for job in plan.waiting)
     together = f"seeds {seeds} at once, each" if len(plan.waiting) > 1 else f"seed {seeds},"

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from protail._messages import counted
 from protail.cli._command import (
     Debug,
     Device,
@@ -27,7 +28,7 @@ from protail.cli._command import command as _command
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
     from protail.cli._judging import Judged
-    from protail.cli._sources import Model, Source
+    from protail.cli._sources import Source
 
 Name = Annotated[str, typer.Argument(help="What to call the class.", show_default=False)]
 Files = Annotated[list[Path], typer.Argument(help="Files with its rows.", show_default=False)]
@@ -86,23 +87,22 @@ def add_class(
             for m in (before, after)
         ]
         result["check"] = _effect(checked[0], checked[1], label, voice)
-    remark = f"Class {name!r} was added from {len(rows)} rows."
-    _save(after, target, remark, overwrite=overwrite or output is None)
-    voice.say(f"{name!r} added from {len(rows):,} rows; the other prototypes did not move.")
+    came_from = counted(len(rows), "row")
+    remark = f"Class {name!r} was added from {came_from}."
+    # Scores and picture were those of the model without this class: they do not go along.
+    about = " ".join(filter(None, [before.about, remark]))
+    after.save(target, overwrite=overwrite or output is None, about=about)
+    voice.say(f"{name!r} added from {came_from}; the other prototypes did not move.")
     voice.say(f"Model: {target} (scores and picture were those of the classes before: dropped)")
     voice.finish({**result, "model": str(target)})
 
 
 def _read_rows(sources: list[Source], voice: Voice) -> NDArray[Any]:
+    from protail.cli._sources import leave_out_non_finite
+
     rows = np.concatenate([block for source in sources for block in source.blocks()])
     finite = np.isfinite(rows).all(axis=1)
-    if not finite.any():
-        raise ValueError(
-            f"all {len(rows):,} rows hold NaN or infinity; expected finite numbers. Look at what "
-            "made the features."
-        )
-    if not finite.all():
-        voice.say(f"{int((~finite).sum()):,} rows hold NaN or infinity: left out.")
+    leave_out_non_finite(len(rows), int(finite.sum()), voice)
     kept: NDArray[Any] = rows[finite]
     return kept
 
@@ -156,7 +156,7 @@ def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str
     losers, losses = np.unique(before.truth[spoilt], return_counts=True)
     order = np.argsort(-losses, kind="stable")[:_NEIGHBOURS]
     worst = [{"label": losers[i].item(), "rows": int(losses[i])} for i in order]
-    effect = {
+    effect: dict[str, Any] = {
         "rows_of_other_classes": int(old.sum()),
         "rows_taken": int(taken.sum()),
         "rows_spoilt": int(spoilt.sum()),
@@ -165,26 +165,17 @@ def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str
         "rows_of_the_class_found": int((after.predicted[~old] == label).sum()),
     }
     voice.say(
-        f"Of {effect['rows_of_other_classes']:,} rows of other classes it takes "
+        f"Of {counted(effect['rows_of_other_classes'], 'row')} of other classes it takes "
         f"{effect['rows_taken']:,}, {effect['rows_spoilt']:,} of which were right before."
     )
     if worst:
         voice.say("Most from: " + ", ".join(f"{w['label']} ({w['rows']})" for w in worst))
     if effect["rows_of_the_class"]:
         voice.say(
-            f"Of its own {effect['rows_of_the_class']:,} rows it finds "
+            f"Of its own {counted(effect['rows_of_the_class'], 'row')} it finds "
             f"{effect['rows_of_the_class_found']:,}."
         )
     from protail.evaluation import results_table
 
     voice.show(results_table({"before": before.evaluation, "after": after.evaluation}))
     return effect
-
-
-def _save(model: Model, target: Path, remark: str, *, overwrite: bool) -> None:
-    if model.names is not None:
-        model.classifier.feature_names_in_ = np.array(model.names, dtype=object)
-    # Scores and picture were those of the model without this class: they do not go along.
-    model.classifier.save(
-        target, overwrite=overwrite, about=" ".join(filter(None, [model.about, remark]))
-    )

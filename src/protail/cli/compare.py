@@ -9,6 +9,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from protail._messages import counted
 from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Voice
 from protail.cli._command import command as _command
 from protail.cli.evaluate import LabelledFiles
@@ -53,7 +54,8 @@ def compare(
     if not len(in_first):
         raise ValueError("no row is finite for both models; expected some. Compare on other rows.")
     if left_out:
-        voice.say(f"{left_out:,} rows are finite for one of the models only: left out.")
+        rows = counted(left_out, "row is", "rows are")
+        voice.say(f"{rows} finite for one of the models only: left out.")
     comparison = Comparison.from_predictions(
         judged[0].truth[in_first],
         judged[0].predicted[in_first],

@@ -11,7 +11,7 @@ from protail.cli._command import Debug, Json, Overwrite, Voice
 from protail.cli._command import command as _command
 
 if TYPE_CHECKING:
-    from protail.data.sets import DataSet
+    from protail.data.sets import DataSet, FeatureData
 
 data_app = typer.Typer(
     help="Data sets: list them, count them, fetch and check them, export a draw.",
@@ -24,7 +24,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="A data set, an exported draw, or a folder of class folders.",
+        help="A data set, a draw, a folder of class folders, or a file of features.",
         show_default=False,
     ),
 ]
@@ -32,7 +32,7 @@ Imbalance = Annotated[
     float | None, typer.Option(metavar="RATIO", help="Largest class over the smallest.")
 ]
 Kind = Annotated[str | None, typer.Option(help="Form of the tail: exp or step.")]
-Selection = Annotated[str | None, typer.Option(help="Images kept: shuffled or first.")]
+Selection = Annotated[str | None, typer.Option(help="Images kept: shuffled, first or author.")]
 Seed = Annotated[int | None, typer.Option(help="Of the draw or the split.")]
 DataRoot = Annotated[
     Path | None,
@@ -125,10 +125,12 @@ def data_prepare(
     Files with a published checksum are checked by it; all other images are read once.
     """
     from protail.data.sets import data_root as resolved_root
+    from protail.data.sets import require_images
 
     voice = Voice(as_json)
     # Balanced where there is a choice: all images are read, whatever will be drawn from them.
-    dataset = _load(name, data_root, lists=lists, **_taken(name, imbalance=1))
+    loaded = _load(name, data_root, lists=lists, **_taken(name, imbalance=1))
+    dataset = require_images(loaded, "prepare")
     if not dataset.train.is_resident:
         voice.say(f"Reading {sum(map(len, dataset.parts.values())):,} images ...")
         _read_all(dataset)
@@ -167,7 +169,7 @@ def data_export(
     one up: draws nest.
     """
     from protail._files import OutputError, check_free
-    from protail.data.sets import save_draw
+    from protail.data.sets import require_images, save_draw
 
     voice = Voice(as_json)
     if output.suffix != ".zip":
@@ -175,7 +177,8 @@ def data_export(
             22, f"{output} cannot be written: its name should end in .protail-draw.zip."
         )
     check_free(output, overwrite=overwrite)
-    dataset = _load(name, data_root, **_draw(imbalance, kind, selection, seed))
+    loaded = _load(name, data_root, **_draw(imbalance, kind, selection, seed))
+    dataset = require_images(loaded, "export")
     voice.say(f"Writing {dataset} ...")
     save_draw(dataset, output, overwrite=overwrite)
     size = output.stat().st_size
@@ -197,7 +200,9 @@ def _draw(
     return {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
 
 
-def _load(name: str, root: Path | None, *, download: bool = True, **options: Any) -> DataSet:
+def _load(
+    name: str, root: Path | None, *, download: bool = True, **options: Any
+) -> DataSet | FeatureData:
     from protail.data.sets import load_dataset
 
     given = {option: value for option, value in options.items() if value is not None}

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from protail import __version__
+from protail._messages import counted
 from protail.cli._command import Debug, Json, Voice
 from protail.cli._command import command as _command
 
@@ -101,7 +102,8 @@ def _devices() -> list[str]:
         import torch
     except Exception:  # it stands in the table with what is wrong with it
         return ["unknown: torch does not import"]
-    devices = [f"cpu ({os.cpu_count()} cores, torch uses {torch.get_num_threads()})"]
+    cores = counted(os.cpu_count() or 1, "core")
+    devices = [f"cpu ({cores}, torch uses {torch.get_num_threads()})"]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         size = properties.total_memory / 2**30

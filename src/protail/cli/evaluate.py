@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from protail._messages import counted
 from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Voice
 from protail.cli._command import command as _command
 from protail.cli._dataset_options import DataRoot, Lists
@@ -139,7 +140,8 @@ def _error_lines(evaluation: Evaluation) -> list[str]:
 def _novelty_lines(evaluation: Evaluation) -> list[str]:
     if evaluation.novelty_auroc is None:
         return []
+    unseen = counted(evaluation.n_unseen, "row is", "rows are")
     return [
-        f"{evaluation.n_unseen:,} rows are of classes the model does not know: its novelty score "
-        f"tells them from the others with AUROC {evaluation.novelty_auroc:.3f}"
+        f"{unseen} of classes the model does not know: its novelty score tells them from the "
+        f"others with AUROC {evaluation.novelty_auroc:.3f}"
     ]

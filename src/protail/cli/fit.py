@@ -102,7 +102,7 @@ def fit(
             "found": rows.found,
             "judged_on": fitted.judged_on,
             "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
-            "choices": fitted.classifier.choices_,
+            "choices": fitted.model.classifier.choices_,
             "seconds": round(time.perf_counter() - begin, 3),
         }
     )

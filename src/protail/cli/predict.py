@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from protail._messages import counted
 from protail.cli._command import Debug, Device, FeaturesKey, Json, ModelFolder, Overwrite, Voice
 from protail.cli._command import command as _command
 
@@ -56,14 +57,15 @@ def predict(
     with PredictionJob(output, loaded, sources, features, top_k, overwrite) as job:
         done = job.n_done
         if done:
-            voice.say(f"Going on after {done:,} of {n_rows:,} rows ({job.parts} holds them).")
+            rows = counted(n_rows, "row")
+            voice.say(f"Going on after {done:,} of {rows} ({job.parts} holds them).")
         with row_progress(voice, n_rows, done) as progress:
             _predict(loaded, sources, job, top_k, progress)
         n_without = job.finish()
     seconds = time.perf_counter() - begin
     if n_without:
         voice.say(f"Rows with NaN or infinity, without a prediction: {n_without:,}")
-    voice.say(f"{n_rows - done:,} rows predicted in {in_words(seconds)}: {output}")
+    voice.say(f"{counted(n_rows - done, 'row')} predicted in {in_words(seconds)}: {output}")
     voice.finish(
         {
             "rows": n_rows,

@@ -50,6 +50,7 @@ def quickstart(
     """
     from protail import ClassProfile
     from protail.cli._fitting import Fitted, save_with_picture
+    from protail.cli._sources import Model
     from protail.estimator._saving import check_replaceable
     from protail.evaluation import results_table
 
@@ -64,7 +65,8 @@ def quickstart(
     for name, classifier in classifiers.items():
         voice.say(f"  {name} ...")
         results[name] = _evaluate(classifier.fit(X, y), counts, X_test, y_test)
-    chosen = Fitted(classifiers[_DEFAULT], None, results[_DEFAULT], f"{len(y_test)} test digits")
+    default = Model(output, classifiers[_DEFAULT], None)
+    chosen = Fitted(default, results[_DEFAULT], f"{len(y_test)} test digits")
     drawn = {name: results[name] for name in (_SOFTMAX, _DEFAULT)}
     picture = save_with_picture(
         chosen, output, voice, made_by="protail quickstart", overwrite=overwrite, drawn=drawn

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protail._messages import counted
 from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
 from protail.cli._dataset_options import (
@@ -201,7 +202,7 @@ class _Places:
         """Write all of them, but no picture where there is none."""
         found = result.recipe
         note = (
-            f"# Found by protail search, best of {len(result.trials)} trials: scored "
+            f"# Found by protail search, best of {counted(len(result.trials), 'trial')}: scored "
             f"{_percent(result.best)} % ({result.search.score}) on held out training images.\n"
         )
         self._write(self.recipe, (note + found.to_toml()).encode())
@@ -252,8 +253,8 @@ class _Watch:
 def _announce(voice: Voice, search: Search, pruner: str) -> None:
     parts = search.held_out
     voice.say(
-        f"Learning from {len(parts.train):,} training images, judging on {len(parts.test):,} "
-        "others; no test image is looked at."
+        f"Learning from {counted(len(parts.train), 'training image')}, judging on "
+        f"{counted(len(parts.test), 'other')}; no test image is looked at."
     )
     if search.is_of_heads:
         voice.say("Only stage 2 is searched: the representation is trained once.")

@@ -1,4 +1,4 @@
-"""``protail train``: run a recipe on a data set, from images to scores."""
+"""``protail train``: run a recipe on a data set, from images or features to scores."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def train(
 ) -> None:
     """Train a recipe on a data set and judge what came out.
 
-    All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN.
+    All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
+    file of features only the classifier is learned.
     """
-    from protail.cli._dataset_options import load_images
+    from protail.cli._dataset_options import load_data
     from protail.cli._train_plan import make_plan, say_plan
     from protail.cli.recipes import read_changes
     from protail.recipes import load_recipe
@@ -88,7 +89,7 @@ def train(
     voice = Voice(as_json)
     begin = time.perf_counter()
     chosen = load_recipe(recipe).with_overrides(read_changes(changes or []))
-    images = load_images(
+    data = load_data(
         dataset,
         data_root,
         imbalance=imbalance,
@@ -106,7 +107,7 @@ def train(
         "checkpoint_seconds": checkpoint_every,
         "cache": cache,
     }
-    plan = make_plan(chosen, images, seed or [0], output, how)
+    plan = make_plan(chosen, data, seed or [0], output, how)
     say_plan(voice, plan)
     records = _run(plan, voice)
     _show(plan, records, voice, time.perf_counter() - begin)
@@ -117,7 +118,7 @@ def _run(plan: Any, voice: Voice) -> list[dict[str, Any]]:
     from protail.recipes.running import run_jobs
 
     try:
-        with training_progress(voice, plan.waiting) as watch:
+        with training_progress(voice, plan.waiting if plan.has_images else []) as watch:
             return run_jobs(plan.jobs, plan.options, watch)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
@@ -139,7 +140,7 @@ def _show(plan: Any, records: list[dict[str, Any]], voice: Voice, seconds: float
     voice.finish(
         {
             "recipe": first.recipe.name,
-            "hash": recipe_hash(first.recipe.resolved()),
+            "hash": recipe_hash(first.resolved["recipe"]),
             "data": first.resolved["data"],
             "runs": [
                 {"seed": job.seed, "run": str(job.folder), "evaluation": record}

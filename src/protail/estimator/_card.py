@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import counted
 from protail.profile import ClassProfile
 
 TAGS = ["imbalanced-classification", "long-tailed-recognition", "prototype-classifier"]
@@ -145,7 +146,7 @@ def _scores(evaluation: dict[str, Any]) -> Iterable[str]:
         if evaluation.get(name) is not None
     ]
     n_rows = evaluation.get("n_rows")
-    on = f"On {n_rows:,} test rows:" if isinstance(n_rows, int) else "On test rows:"
+    on = f"On {counted(n_rows, 'test row')}:" if isinstance(n_rows, int) else "On test rows:"
     return ["## Scores", on, _table(("score", "value"), rows)]
 
 

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from protail import ops
-from protail._messages import unknown_name
+from protail._messages import counted, unknown_name
 from protail.estimator._features import Rows
 from protail.estimator._fitting import Settings
 from protail.profile import host_array
@@ -164,8 +164,8 @@ def warn_of_zeros(n_zeros: int) -> None:
     """Warn, once, of rows that have no direction."""
     if n_zeros:
         warnings.warn(
-            f"{n_zeros} rows of X are all zeros; they have no direction to normalise and stay "
-            "zero. Check how these features were made.",
+            f"{counted(n_zeros, 'row of X is', 'rows of X are')} all zeros and left so, since "
+            "there is no direction to normalise. Check how these features were made.",
             UserWarning,
             stacklevel=4,
         )

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protail._messages import counted
 from protail.estimator._features import Features, Placement, class_means
 from protail.estimator._held_out import Fold, calibrated_scale, held_out_folds, likelihood
 from protail.estimator._plan import Plan, plans
@@ -203,6 +204,6 @@ def _description(space: Space, plan: Plan, settings: Settings) -> str:
     return (
         f"leave-one-out accuracy of the class means {seen}"
         f"{' (taken for memorised)' if space.memorised else ''}; {settings.distance}, {lengths}, "
-        f"logit adjustment {space.tau:.2f}, {plan.n_steps} steps of {plan.batch_size} rows, "
-        f"rate {plan.lr:.3g}"
+        f"logit adjustment {space.tau:.2f}, {counted(plan.n_steps, 'step')} of "
+        f"{counted(plan.batch_size, 'row')}, rate {plan.lr:.3g}"
     )

@@ -85,7 +85,7 @@ class Inference:
     @torch.no_grad()
     def top_k(self, k: int) -> tuple[Array, Array, Array]:
         """Give the codes, probabilities and distances of the k likeliest classes."""
-        # Filled piece by piece: small results between large temporaries would tear the heap.
+        # Filled piece by piece, as in _collect.
         shape = (len(self._features), k)
         codes = torch.empty(shape, dtype=torch.int64)
         values = torch.empty(shape, dtype=self._prototypes.dtype)
@@ -118,7 +118,16 @@ class Inference:
 
     @torch.no_grad()
     def _collect(self, what: Callable[[Tensor], Tensor]) -> Array:
-        array: Array = torch.cat([what(rows) for rows in self._blocks()]).cpu().numpy()
+        # Filled piece by piece: small results between large temporaries would tear the heap.
+        found = torch.empty(0)
+        begin = 0
+        for rows in self._blocks():
+            part = what(rows)
+            if begin == 0:
+                found = torch.empty((len(self._features), *part.shape[1:]), dtype=part.dtype)
+            found[begin : begin + len(part)] = part
+            begin += len(part)
+        array: Array = found.numpy()
         return array
 
     def _blocks(self) -> Iterator[Tensor]:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protail._messages import counted
 from protail.data import make_sampler
 from protail.estimator._features import Features
 from protail.estimator._plan import Plan
@@ -95,9 +96,9 @@ def learn(
         history = train(driver, stream, plan.n_steps, schedule=cosine, stop=diverged, watch=watch)
     if history.stopped_early:
         raise DivergenceError(
-            f"the loss was {history.losses[-1]} after {history.steps[-1]} steps with lr={plan.lr:g}"
-            f" and temperature_lr={plan.temperature_lr:g}; expected a finite one. Lower the rates,"
-            " or leave lr='auto'."
+            f"the loss was {history.losses[-1]} after {counted(history.steps[-1], 'step')} with "
+            f"lr={plan.lr:g} and temperature_lr={plan.temperature_lr:g}; expected a finite one. "
+            "Lower the rates, or leave lr='auto'."
         )
     return history
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor, nn
 
 from protail import ops
 from protail._messages import unknown_name
+
+# The parameter that holds the temperatures, for each form of them.
+_PARAMETERS = {"exp": "log_temperature", "square": "root_temperature"}
+# A root may pass through 0; nothing is divided by less than this.
+_LEAST = 1e-12
 
 
 class PrototypeTable(nn.Module):
@@ -20,33 +26,53 @@ class PrototypeTable(nn.Module):
         Rows and columns.
     temperature : str, optional
         ``"channel"``, ``"class"`` or ``"dense"``.
+    temperature_form : {"exp", "square"}
+        What is learned: the logarithm of the temperature, or a root of it, of any sign.
+    initial_temperature : float
+        What squares are divided by at the start.
 
     Examples
     --------
     >>> from protail.heads._table import PrototypeTable
     >>> PrototypeTable(3, 2, "class").log_temperature.shape
     torch.Size([3, 1])
+    >>> PrototypeTable(3, 2, "channel", "square", 9.0).root_temperature.data
+    tensor([[3., 3.]])
     """
 
     prototypes: nn.Parameter
     log_temperature: nn.Parameter | None
+    root_temperature: nn.Parameter | None
 
-    def __init__(self, n_classes: int, n_features: int, temperature: str | None) -> None:
+    def __init__(
+        self,
+        n_classes: int,
+        n_features: int,
+        temperature: str | None,
+        temperature_form: str = "exp",
+        initial_temperature: float = 1.0,
+    ) -> None:
         super().__init__()
         if temperature is not None and temperature not in ops.TEMPERATURES:
             raise ValueError(unknown_name("temperature", temperature, ops.TEMPERATURES))
         for name, value in (("n_classes", n_classes), ("n_features", n_features)):
             if value < 1:
                 raise ValueError(f"{name}={value!r}; expected at least 1.")
+        _check_form(temperature, temperature_form, initial_temperature)
         self.temperature_scheme = temperature
+        self.temperature_form = temperature_form
         self.prototypes = nn.Parameter(torch.zeros(n_classes, n_features))
         shape = {
             "channel": (1, n_features),
             "class": (n_classes, 1),
             "dense": (n_classes, n_features),
         }
-        scale = None if temperature is None else nn.Parameter(torch.zeros(shape[temperature]))
-        self.register_parameter("log_temperature", scale)
+        for name in _PARAMETERS.values():
+            self.register_parameter(name, None)
+        if temperature is not None:
+            logarithm = torch.full(shape[temperature], math.log(initial_temperature))
+            learned = nn.Parameter(self._from_logarithm(logarithm))
+            self.register_parameter(_PARAMETERS[temperature_form], learned)
 
     @property
     def n_classes(self) -> int:
@@ -60,8 +86,19 @@ class PrototypeTable(nn.Module):
 
     @property
     def temperature(self) -> Tensor | None:
-        """Temperature, broadcastable to the prototypes, or None."""
+        """What divides squares, positive, broadcastable to the prototypes; or None."""
+        if self.root_temperature is not None:
+            return self.root_temperature.square().clamp_min(_LEAST)
         return None if self.log_temperature is None else self.log_temperature.exp()
+
+    @property
+    def learned_temperature(self) -> nn.Parameter | None:
+        """The parameter that holds the temperatures, in its form; or None."""
+        learned: nn.Parameter | None = getattr(self, _PARAMETERS[self.temperature_form])
+        return learned
+
+    def _from_logarithm(self, logarithm: Tensor) -> Tensor:
+        return logarithm if self.temperature_form == "exp" else (logarithm / 2).exp()
 
     def set_prototypes(self, prototypes: Tensor) -> Self:
         """Copy prototypes into the head.
@@ -119,10 +156,9 @@ class PrototypeTable(nn.Module):
         [4.0, 0.005]
         """
         groups = [{"params": [self.prototypes], "lr": lr, "momentum": momentum}]
-        if self.log_temperature is not None:
-            groups.append(
-                {"params": [self.log_temperature], "lr": temperature_lr, "momentum": momentum}
-            )
+        learned = self.learned_temperature
+        if learned is not None:
+            groups.append({"params": [learned], "lr": temperature_lr, "momentum": momentum})
         return groups
 
     def append_rows(self, prototypes: Tensor) -> None:
@@ -147,10 +183,13 @@ class PrototypeTable(nn.Module):
         2
         """
         self.prototypes = _longer(self.prototypes, prototypes)
-        if self.log_temperature is not None and self.temperature_scheme != "channel":
-            mean_1d = self.log_temperature.detach().mean(0, keepdim=True)
-            rows = mean_1d.expand(len(prototypes), -1)
-            self.log_temperature = _longer(self.log_temperature, rows)
+        temperature, learned = self.temperature, self.learned_temperature
+        if temperature is None or learned is None or self.temperature_scheme == "channel":
+            return
+        logarithm = learned if self.temperature_form == "exp" else temperature.log()
+        mean_1d = self._from_logarithm(logarithm.detach().mean(0, keepdim=True))
+        longer = _longer(learned, mean_1d.expand(len(prototypes), -1))
+        self.register_parameter(_PARAMETERS[self.temperature_form], longer)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
@@ -167,6 +206,22 @@ class PrototypeTable(nn.Module):
             f"head is {own_size}; make a head of the saved size, or bring this one to it with "
             "add_classes, and load again."
         )
+
+
+def _check_form(temperature: str | None, form: str, initial: float) -> None:
+    if form not in _PARAMETERS:
+        raise ValueError(unknown_name("temperature_form", form, _PARAMETERS))
+    if not 0 < initial < float("inf"):
+        raise ValueError(f"initial_temperature={initial!r}; expected a number above 0.")
+    for name, value, unused in (
+        ("temperature_form", form, "exp"),
+        ("initial_temperature", initial, 1.0),
+    ):
+        if temperature is None and value != unused:
+            raise ValueError(
+                f"{name}={value!r} without temperatures; expected {unused!r}, or a temperature: "
+                f"{', '.join(ops.TEMPERATURES)}."
+            )
 
 
 def _longer(parameter: nn.Parameter, rows: Tensor) -> nn.Parameter:

@@ -28,8 +28,12 @@ class PrototypeHead(PrototypeTable):
         ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
     temperature : str, optional
         ``"channel"``, ``"class"`` or ``"dense"``: what has a temperature of its own. It divides
-        squared differences (for cosine, both vectors by its root first) and is learned as its
-        logarithm, which starts at 0.
+        squared differences (for cosine, both vectors by its root first).
+    temperature_form : {"exp", "square"}
+        What is learned: the logarithm of a temperature, or, as in the published code, a root of
+        it, of any sign, by which differences are divided before they are squared.
+    initial_temperature : float
+        Where temperatures start, whatever is learned.
     normalize : float, optional
         Scale every feature vector to this length first; zero vectors stay zero. Prototypes are
         free parameters and are not scaled.
@@ -38,8 +42,8 @@ class PrototypeHead(PrototypeTable):
     ----------
     prototypes : Parameter
         (classes, channels); zero until they are set.
-    log_temperature : Parameter or None
-        (1, channels), (classes, 1) or (classes, channels).
+    log_temperature, root_temperature : Parameter or None
+        (1, channels), (classes, 1) or (classes, channels): one of them for each form.
 
     References
     ----------
@@ -65,9 +69,11 @@ class PrototypeHead(PrototypeTable):
         *,
         distance: str = "euclidean",
         temperature: str | None = None,
+        temperature_form: str = "exp",
+        initial_temperature: float = 1.0,
         normalize: float | None = None,
     ) -> None:
-        super().__init__(n_classes, n_features, temperature)
+        super().__init__(n_classes, n_features, temperature, temperature_form, initial_temperature)
         check_distance(distance)
         if normalize is not None and not (0 < normalize < float("inf")):
             raise ValueError(f"normalize={normalize!r}; expected None or a radius above 0.")
@@ -89,7 +95,7 @@ class PrototypeHead(PrototypeTable):
         n_classes : int, optional
             Number of classes; by default one more than the largest label.
         **options
-            ``distance``, ``temperature`` and ``normalize``.
+            What the head takes beside its size: ``distance``, ``temperature``, ``normalize``.
 
         Returns
         -------
@@ -325,7 +331,8 @@ class PrototypeHead(PrototypeTable):
 
     def extra_repr(self) -> str:
         """Show the options in ``repr``."""
+        form = "" if self.temperature_form == "exp" else ", temperature_form='square'"
         return (
             f"{self.n_classes}, {self.n_features}, distance={self.distance!r}, "
-            f"temperature={self.temperature_scheme!r}, normalize={self.normalize!r}"
+            f"temperature={self.temperature_scheme!r}{form}, normalize={self.normalize!r}"
         )

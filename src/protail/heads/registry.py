@@ -58,8 +58,8 @@ def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.
     n_features : int
         Length of a feature vector.
     **options
-        What that head takes; for "prototype" ``distance``, ``temperature`` and ``normalize``,
-        for "linear" ``bias``.
+        What that head takes; for "prototype" ``distance``, ``temperature`` (with its form and
+        start) and ``normalize``, for "linear" ``bias``.
 
     Returns
     -------

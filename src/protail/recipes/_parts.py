@@ -56,7 +56,7 @@ def options_taken(part: str, name: str) -> dict[str, Option]:
     --------
     >>> from protail.recipes._parts import options_taken
     >>> list(options_taken("head", "prototype"))
-    ['distance', 'temperature', 'normalize']
+    ['distance', 'temperature', 'temperature_form', 'initial_temperature', 'normalize']
     """
     return PARTS[part].registry.options(name)
 

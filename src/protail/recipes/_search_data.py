@@ -48,6 +48,11 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     >>> held_out_data(DataSet("insects", images, images))
     DataSet(insects: 13 train, 3 test, 3 classes)
     """
+    if data.classifier_train is not None:
+        raise ValueError(
+            f"{data.name}: its two stages learn from different images; expected the same ones, so "
+            "that neither sees what is held out. Take selection 'shuffled' or 'first'."
+        )
     images = data.train
     kept, held = split(images.labels, share=share, groups=_same_images(images), seed=seed)
     if not held.size:
@@ -99,21 +104,18 @@ def judge(
     Evaluation
         On images as they are, without mirrored averaging.
     """
-    return judge_features({"": head}, frozen.of(data.test, precision), data, counts)[""]
+    return judge_features(head, frozen.of(data.test, precision), data, counts)
 
 
 def judge_features(
-    heads: dict[str, nn.Module], features: torch.Tensor, data: DataSet, counts: NDArray[np.int64]
-) -> dict[str, Evaluation]:
-    """Judge several heads on features of the held-out images; otherwise as `judge`."""
-    results = {}
-    for name, head in heads.items():
-        with torch.no_grad():
-            predicted = head(features).argmax(1).cpu()
-        results[name] = Evaluation.from_predictions(
-            data.test.labels, predicted, classes=range(len(counts)), counts=counts
-        )
-    return results
+    head: nn.Module, features: torch.Tensor, data: DataSet, counts: NDArray[np.int64]
+) -> Evaluation:
+    """Judge a head on features of the held-out images; otherwise as `judge`."""
+    with torch.no_grad():
+        predicted = head(features).argmax(1).cpu()
+    return Evaluation.from_predictions(
+        data.test.labels, predicted, classes=range(len(counts)), counts=counts
+    )
 
 
 def scores_of(evaluation: Evaluation) -> dict[str, float]:

@@ -19,7 +19,7 @@ from protail.recipes._search_locks import Mutex
 from protail.recipes._search_trials import OpenTrial, SearchTrial
 from protail.recipes.running import Job, Options, run_jobs
 from protail.training._run_folder import EVALUATION
-from protail.training.classifier import learn_heads
+from protail.training.classifier import learn_heads, learn_stable_heads
 from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave
@@ -30,7 +30,6 @@ from protail.training.representation import (
     build_method,
 )
 from protail.training.runs import Run
-from protail.training.settings import ClassifierSettings
 
 if TYPE_CHECKING:
     from protail.recipes.search import Search
@@ -106,6 +105,7 @@ class Trainings:
         if recipe.classifier is not None:
             wanted = {"": recipe.classifier}
             head = learn_heads(wanted, frozen, seed=search.seed, driver=options.driver)[""]
+            frozen = frozen.for_stage(recipe.classifier, search.seed)
         return judge(head, frozen, search.held_out, search.counts)
 
     def _look(self, trial: OpenTrial, training: RepresentationTraining, epoch: Epoch) -> None:
@@ -141,21 +141,23 @@ class Heads:
         """Try trials until there is no next one."""
         search = self._search
         frozen = self._frozen()
-        judged_on = frozen.of(search.held_out.test, "float32")
         while trials := _up_to(at_once, next_trial):
             settings = {}
             for trial in trials:
                 classifier = search.recipe.with_overrides(trial.params).classifier
                 assert classifier is not None
                 settings[str(trial.number)] = classifier
-            heads = self._learn(settings, frozen)
-            results = judge_features(heads, judged_on, search.held_out, search.counts)
+            heads = learn_stable_heads(
+                settings, frozen, seed=search.seed, driver=self._options.driver
+            )
             for trial in trials:
-                result = results.get(str(trial.number))
-                if result is None:
+                head = heads.get(str(trial.number))
+                if head is None:
                     self._watch(self._journal.diverged(trial))
                 else:
-                    scores = scores_of(result)
+                    held_out = frozen.for_stage(settings[str(trial.number)], search.seed).test()
+                    judged = judge_features(head, held_out, search.held_out, search.counts)
+                    scores = scores_of(judged)
                     self._watch(self._journal.done(trial, scores[search.score], scores))
 
     def _frozen(self) -> FrozenFeatures:
@@ -185,26 +187,6 @@ class Heads:
                 job = Job(recipe, search.held_out, search.seed, folder)
                 run_jobs([job], replace(self._options, resume=True, overwrite=False))
         return Run.open(folder)
-
-    def _learn(
-        self, settings: dict[str, ClassifierSettings], frozen: FrozenFeatures
-    ) -> dict[str, nn.Module]:
-        """Learn heads together; where the sum of their losses is no number, find out whose."""
-        try:
-            return learn_heads(
-                settings, frozen, seed=self._search.seed, driver=self._options.driver
-            )
-        except DivergenceError:
-            names = list(settings)
-            if len(names) == 1:
-                return {}
-            half = len(names) // 2
-            parts = (
-                {name: settings[name] for name in part} for part in (names[:half], names[half:])
-            )
-            return {
-                name: head for part in parts for name, head in self._learn(part, frozen).items()
-            }
 
 
 def _name(about: dict[str, Any]) -> str:

@@ -5,137 +5,31 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from protail.data.sets import DataSet
-from protail.methods import Method
-from protail.recipes._recipe import Recipe
-from protail.recipes.scoring import evaluate_heads, group_scores, look
+from protail.recipes.jobs import Job, Options, Progress, Watcher
+from protail.recipes.scoring import evaluate_job, group_scores, look
 from protail.training._run_folder import EVALUATION, RUN, check_place, check_same, read_unfinished
 from protail.training._run_json import as_json
 from protail.training.checkpoint import restore_training_state, training_state
-from protail.training.classifier import learn_heads
 from protail.training.fabric import launch_fabric
-from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave
 from protail.training.representation import Epoch, RepresentationTraining
 from protail.training.runs import Run, RunError
-from protail.training.settings import RepresentationSettings
+
+__all__ = ["Job", "Options", "Progress", "Watcher", "is_done", "run_jobs"]
 
 # How often scores are looked at while training; they decide nothing.
 _LOOKS = 10
-
-
-@dataclass(frozen=True)
-class Job:
-    """One execution of a recipe.
-
-    Attributes
-    ----------
-    recipe : Recipe
-        What to do.
-    data : DataSet
-        With what.
-    seed : int
-        Same seed, same result.
-    folder : Path
-        Where its run is kept.
-    """
-
-    recipe: Recipe
-    data: DataSet
-    seed: int
-    folder: Path
-
-    @property
-    def representation(self) -> RepresentationSettings:
-        """Stage 1, which a job cannot do without."""
-        if self.recipe.representation is None:
-            raise ValueError(
-                f"recipe {self.recipe.name!r} has no representation stage; expected one. Combine "
-                f"it with one that has, as in 'wd/{self.recipe.name}'."
-            )
-        return self.recipe.representation
-
-    @property
-    def resolved(self) -> dict[str, Any]:
-        """Everything the result hangs on."""
-        return {
-            "recipe": self.recipe.resolved(),
-            "data": {"name": self.data.name, **self.data.description},
-            "seed": self.seed,
-        }
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a job tells while it runs.
-
-    Attributes
-    ----------
-    job : Job
-        Which job.
-    epoch : int
-        Epochs done.
-    loss : float
-        Mean loss of the last one.
-    scores : dict of str to float
-        The last look at the test set, by group; empty before the first.
-    """
-
-    job: Job
-    epoch: int
-    loss: float
-    scores: dict[str, float] = field(default_factory=dict)
-
-
-Watcher = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run, none of which the result hangs on but for rounding.
-
-    Attributes
-    ----------
-    device : torch.device
-        Where to train.
-    driver : {"plain", "captured", "fabric"}
-        How a step is taken.
-    compiled : bool
-        Whether networks are compiled first.
-    resume, overwrite : bool
-        What to do with a run that is there already.
-    checkpoint_seconds : float
-        Time between two checkpoints, at least; they are made at the end of an epoch.
-    cache : Path or None
-        Where features stay for the next time.
-    """
-
-    device: torch.device
-    driver: str
-    compiled: bool = False
-    resume: bool = False
-    overwrite: bool = False
-    checkpoint_seconds: float = 60.0
-    cache: Path | None = None
-
-    @classmethod
-    def automatic(cls, device: str = "auto", **others: Any) -> Options:
-        """Choose device and driver: a GPU where there is one, with recorded steps."""
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        chosen = torch.device(device)
-        return cls(chosen, "captured" if chosen.type == "cuda" else "plain", **others)
 
 
 def run_jobs(
@@ -235,20 +129,22 @@ def _run_together_with_others(job: Job, options: Options, watch: Watcher | None)
 def _steps(
     job: Job, run: Run, options: Options, watch: Watcher | None, fabric: Any = None
 ) -> Steps[dict[str, Any]]:
-    training = RepresentationTraining(
-        job.representation,
-        job.data,
-        seed=job.seed,
-        device=options.device,
-        captured=options.driver == "captured",
-        fabric=fabric,
-        compiled=options.compiled,
-    )
-    keeper = _Keeper(job, run, training, options, watch)
-    method = yield from training.steps(keeper.restore(), keeper.after_epoch)
+    method = None
+    if isinstance(job.data, DataSet):
+        training = RepresentationTraining(
+            job.representation,
+            job.data,
+            seed=job.seed,
+            device=options.device,
+            captured=options.driver == "captured",
+            fabric=fabric,
+            compiled=options.compiled,
+        )
+        keeper = _Keeper(job, job.data, run, training, options, watch)
+        method = yield from training.steps(keeper.restore(), keeper.after_epoch)
     if run.folder != job.folder:
         return {}
-    scores = evaluate_all(job, method, options)
+    scores = evaluate_job(job, method, options)
     run.finish(scores.record, scores.weights)
     return scores.record
 
@@ -259,12 +155,13 @@ class _Keeper:
     def __init__(
         self,
         job: Job,
+        data: DataSet,
         run: Run,
         training: RepresentationTraining,
         options: Options,
         watch: Watcher | None,
     ) -> None:
-        self._job, self._run, self._training = job, run, training
+        self._job, self._data, self._run, self._training = job, data, run, training
         self._options, self._watch = options, watch
         self._kept_at = time.monotonic()
         self._scores: dict[str, float] = {}
@@ -300,39 +197,9 @@ class _Keeper:
             self._kept_at = time.monotonic()
 
     def _look(self) -> dict[str, float]:
-        method, job = self._training.evaluated, self._job
         if self._is_helping:
             return {}
-        frozen = FrozenFeatures(method.backbone, job.data, self._options.device)
-        return group_scores(look(method.head, frozen, job.data, job.representation.precision))
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What came out of a job.
-
-    Attributes
-    ----------
-    record : dict
-        Scores of each stage, plain and with mirrored averaging.
-    weights : dict of str to Tensor
-        Everything learned, by stage.
-    """
-
-    record: dict[str, Any]
-    weights: dict[str, Tensor]
-
-
-def evaluate_all(job: Job, method: Method, options: Options) -> Scores:
-    """Evaluate stage 1, learn stage 2 on it where the recipe has one, and evaluate that."""
-    frozen = FrozenFeatures(method.backbone, job.data, options.device, FeatureCache(options.cache))
-    heads: dict[str, nn.Module] = {"representation": method.head}
-    if job.recipe.classifier is not None:
-        wanted = {"classifier": job.recipe.classifier}
-        captured = options.device.type == "cuda" and options.driver != "plain"
-        driver = "captured" if captured else "plain"
-        heads |= learn_heads(wanted, frozen, seed=job.seed, driver=driver)
-    weights = {f"backbone.{name}": t for name, t in method.backbone.state_dict().items()}
-    for stage, head in heads.items():
-        weights |= {f"{stage}.{name}": tensor for name, tensor in head.state_dict().items()}
-    return Scores(evaluate_heads(heads, frozen, job.data), weights)
+        method, data = self._training.evaluated, self._data
+        frozen = FrozenFeatures(method.backbone, data, self._options.device)
+        precision = self._training.settings.precision
+        return group_scores(look(method.head, frozen, data, precision))

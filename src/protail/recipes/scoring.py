@@ -3,31 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from protail.data.sets import DataSet
+from protail.data.sets import DataSet, FeatureData
 from protail.evaluation import Evaluation
+from protail.methods import Method
+from protail.recipes.jobs import Job, Options
+from protail.training.classifier import learn_heads
+from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
-from protail.training.settings import Precision
+from protail.training.given import Features, GivenFeatures
+from protail.training.settings import ClassifierSettings, Precision
+
+# Weights of the backbone that stage 2 is judged by, where it is not the one of stage 1.
+CLASSIFIER_BACKBONE = "classifier_backbone"
 
 
-def evaluate_heads(
-    heads: Mapping[str, nn.Module], frozen: FrozenFeatures, data: DataSet
-) -> dict[str, Any]:
-    """Judge heads on the test images, as they are and averaged with their mirror images."""
-    plain = frozen.of(data.test, "float32")
-    mirrored = frozen.of(data.test, "float32", mirrored=True)
+@dataclass(frozen=True)
+class Scores:
+    """What came out of a job.
+
+    Attributes
+    ----------
+    record : dict
+        Scores of each stage, plain and, where there are mirror images, averaged with them.
+    weights : dict of str to Tensor
+        Everything learned, by stage.
+    """
+
+    record: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
+def evaluate_job(job: Job, method: Method | None, options: Options) -> Scores:
+    """Evaluate stage 1, learn stage 2 on it where the recipe has one, and evaluate that.
+
+    Parameters
+    ----------
+    job : Job
+        What to do.
+    method : Method or None
+        What stage 1 came to; None on features.
+    options : Options
+        How to run.
+
+    Returns
+    -------
+    Scores
+        What came out.
+    """
+    features: Features
+    record: dict[str, Any] = {}
+    weights: dict[str, Tensor] = {}
+    if isinstance(job.data, FeatureData):
+        features = GivenFeatures(job.data, options.device)
+    else:
+        assert method is not None
+        cache = FeatureCache(options.cache)
+        features = FrozenFeatures(method.backbone, job.data, options.device, cache)
+        record |= evaluate_heads({"representation": method.head}, features)
+        weights |= _named("backbone", method.backbone) | _named("representation", method.head)
+    if job.recipe.classifier is not None:
+        head, judged_by = _learn_classifier(job.recipe.classifier, features, job.seed, options)
+        record |= evaluate_heads({"classifier": head}, judged_by)
+        weights |= _named("classifier", head)
+        if isinstance(judged_by, FrozenFeatures) and judged_by is not features:
+            weights |= _named(CLASSIFIER_BACKBONE, judged_by.backbone)
+    return Scores(record, weights)
+
+
+def _learn_classifier(
+    settings: ClassifierSettings, features: Features, seed: int, options: Options
+) -> tuple[nn.Module, Features]:
+    captured = options.device.type == "cuda" and options.driver != "plain"
+    driver = "captured" if captured else "plain"
+    [head] = learn_heads({"": settings}, features, seed=seed, driver=driver).values()
+    return head, features.for_stage(settings, seed)
+
+
+def _named(part: str, module: nn.Module) -> dict[str, Tensor]:
+    return {f"{part}.{name}": tensor for name, tensor in module.state_dict().items()}
+
+
+def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[str, Any]:
+    """Judge heads on the test images, as they are and averaged with their mirror images.
+
+    Parameters
+    ----------
+    heads : mapping of str to nn.Module
+        Features to logits, by stage.
+    features : FrozenFeatures or GivenFeatures
+        What they are judged by.
+
+    Returns
+    -------
+    dict
+        By stage, "plain" and, where there are mirror images, "mirrored".
+    """
+    plain, mirrored = features.test(), features.test(mirrored=True)
+    assert plain is not None
     record: dict[str, Any] = {}
     for stage, head in heads.items():
-        with torch.no_grad():
-            logits, others = head(plain).float(), head(mirrored).float()
-        record[stage] = {
-            "plain": _judged(logits, data).to_dict(),
-            "mirrored": _judged((logits + others) / 2, data).to_dict(),
-        }
+        logits = _logits(head, plain)
+        record[stage] = {"plain": _judged(logits, features).to_dict()}
+        if mirrored is not None:
+            mean = (logits + _logits(head, mirrored)) / 2
+            record[stage]["mirrored"] = _judged(mean, features).to_dict()
     return record
 
 
@@ -35,17 +120,22 @@ def look(
     head: nn.Module, frozen: FrozenFeatures, data: DataSet, precision: Precision
 ) -> Evaluation:
     """Judge a head quickly, while training; what it says decides nothing."""
+    return _judged(_logits(head, frozen.of(data.test, precision)), frozen)
+
+
+def _logits(head: nn.Module, features: Tensor) -> Tensor:
     with torch.no_grad():
-        return _judged(head(frozen.of(data.test, precision)).float(), data)
+        logits: Tensor = head(features)
+    return logits.float()
 
 
-def _judged(logits: Tensor, data: DataSet) -> Evaluation:
+def _judged(logits: Tensor, features: Features) -> Evaluation:
     confidence, predicted = torch.softmax(logits, 1).max(1)
     return Evaluation.from_predictions(
-        data.test.labels,
+        features.test_labels,
         predicted.cpu(),
-        classes=range(len(data.train.classes)),
-        counts=data.train.profile.counts,
+        classes=range(len(features.counts)),
+        counts=features.counts,
         confidence=confidence.cpu(),
     )
 

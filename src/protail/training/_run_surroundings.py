@@ -27,7 +27,8 @@ def describe_surroundings() -> dict[str, Any]:
         "started": utc_now(),
         # By name: the package's face knows the layers above this one.
         "protail": import_module("protail").__version__,
-        "commit": git_commit(_PACKAGE),
+        # Code that was copied to another machine without its history is named by whoever did it.
+        "commit": git_commit(_PACKAGE) or os.environ.get("PROTAIL_COMMIT"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "gpus": [torch.cuda.get_device_name(gpu) for gpu in gpus],

@@ -13,7 +13,8 @@ from protail.heads import PrototypeHead, class_means
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
 from protail.training.captured import CapturedDriver
-from protail.training.frozen import FrozenFeatures, Stream
+from protail.training.frozen import Stream, stage_steps
+from protail.training.given import Features
 from protail.training.loop import Driver, diverged, train
 from protail.training.plain import PlainDriver
 from protail.training.representation import DivergenceError, make_schedule
@@ -63,7 +64,7 @@ class HeadGroup(nn.Module):
 
 def learn_heads(
     settings: Mapping[str, ClassifierSettings],
-    frozen: FrozenFeatures,
+    frozen: Features,
     *,
     seed: int,
     driver: str = "plain",
@@ -74,7 +75,7 @@ def learn_heads(
     ----------
     settings : mapping of str to ClassifierSettings
         What each head hangs on, by name.
-    frozen : FrozenFeatures
+    frozen : FrozenFeatures or GivenFeatures
         The frozen backbone and the training images.
     seed : int
         Same seed, same heads.
@@ -84,7 +85,7 @@ def learn_heads(
     Returns
     -------
     dict of str to nn.Module
-        The heads, by name.
+        The heads, by name. Judge each on the features of ``frozen.for_stage(its settings, seed)``.
     """
     alike: dict[tuple[Any, ...], dict[str, ClassifierSettings]] = defaultdict(dict)
     for name, one in settings.items():
@@ -93,6 +94,40 @@ def learn_heads(
     for group in alike.values():
         heads.update(_learn_group(group, frozen, seed, driver))
     return {name: heads[name] for name in settings}
+
+
+def learn_stable_heads(
+    settings: Mapping[str, ClassifierSettings],
+    frozen: Features,
+    *,
+    seed: int,
+    driver: str = "plain",
+) -> dict[str, nn.Module]:
+    """Learn heads as `learn_heads` does, and leave out those whose loss is no number.
+
+    Parameters
+    ----------
+    settings, frozen, seed, driver
+        As in `learn_heads`.
+
+    Returns
+    -------
+    dict of str to nn.Module
+        The other heads, by name.
+    """
+    try:
+        return learn_heads(settings, frozen, seed=seed, driver=driver)
+    except DivergenceError:
+        names = list(settings)
+        if len(names) == 1:
+            return {}
+    # The sum of the losses does not tell whose it is.
+    half = len(names) // 2
+    heads: dict[str, nn.Module] = {}
+    for part in (names[:half], names[half:]):
+        some = {name: settings[name] for name in part}
+        heads |= learn_stable_heads(some, frozen, seed=seed, driver=driver)
+    return heads
 
 
 def _what_is_shared(settings: ClassifierSettings) -> tuple[Any, ...]:
@@ -104,14 +139,16 @@ def _what_is_shared(settings: ClassifierSettings) -> tuple[Any, ...]:
         settings.batch_size,
         settings.schedule,
         settings.drops,
+        settings.batch_norm,
     )
 
 
 def _learn_group(
-    settings: Mapping[str, ClassifierSettings], frozen: FrozenFeatures, seed: int, driver: str
+    settings: Mapping[str, ClassifierSettings], frozen: Features, seed: int, driver: str
 ) -> dict[str, nn.Module]:
-    heads = {name: _start(one, frozen, seed) for name, one in settings.items()}
     first = next(iter(settings.values()))
+    frozen = frozen.for_stage(first, seed)
+    heads = {name: _start(one, frozen, seed) for name, one in settings.items()}
     if first.epochs == 0:
         return heads
     losses = {
@@ -121,16 +158,15 @@ def _learn_group(
     group = HeadGroup(heads, losses).train()
     taking_steps = _make_driver(driver, group, _parameter_groups(settings, heads), frozen.device)
     stream = Stream.of(first)
-    steps_an_epoch = -(-frozen.n_draws(stream, seed) // first.batch_size)
-    n_steps = min(first.epochs * steps_an_epoch, first.max_steps or first.epochs * steps_an_epoch)
-    for epoch in range(first.epochs):
+    steps_an_epoch, n_steps = stage_steps(first, frozen.n_draws(stream, seed))
+    for epoch, start in enumerate(range(0, n_steps, steps_an_epoch)):
         history = train(
             taking_steps,
             _batches(*frozen.stream(stream, seed, epoch), first.batch_size),
             n_steps,
             schedule=make_schedule(first),
             record_every=n_steps + 1,
-            start=epoch * steps_an_epoch,
+            start=start,
         )
         if history.losses and diverged(history):
             raise DivergenceError(
@@ -140,7 +176,7 @@ def _learn_group(
     return heads
 
 
-def _start(settings: ClassifierSettings, frozen: FrozenFeatures, seed: int) -> nn.Module:
+def _start(settings: ClassifierSettings, frozen: Features, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = make_head(
@@ -164,8 +200,8 @@ def _parameter_groups(
     groups = []
     for name, one in settings.items():
         shared = {"momentum": one.momentum, "nesterov": one.nesterov}
-        for key, parameter in heads[name].named_parameters():
-            warm = key == "log_temperature"
+        for parameter in heads[name].parameters():
+            warm = parameter is getattr(heads[name], "learned_temperature", None)
             groups.append(
                 {
                     **shared,

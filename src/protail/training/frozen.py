@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from protail.data import RowSampler, make_sampler
 from protail.data.sets import DataSet, ImageSet
 from protail.training.feature_cache import FeatureCache
-from protail.training.feeds import CLEAN_BATCH
+from protail.training.feeds import CLEAN_BATCH, Feed
 from protail.training.inference import collect, inferring
 from protail.training.loader import make_feed
 from protail.training.settings import ClassifierSettings, Precision
@@ -50,7 +54,9 @@ class Stream:
 
 
 class FrozenFeatures:
-    """Features of training images under a frozen backbone, in eval mode.
+    """Features of images under a frozen backbone, in eval mode.
+
+    Training images are those of stage 2, where a data set has others for it.
 
     Parameters
     ----------
@@ -65,8 +71,12 @@ class FrozenFeatures:
 
     Attributes
     ----------
+    backbone : nn.Module
+        What is evaluated.
     counts : ndarray of int
         Training images of each class.
+    test_labels : ndarray of int
+        Class codes of the test images.
     n_features : int
         Width of a feature vector.
     """
@@ -78,16 +88,36 @@ class FrozenFeatures:
         device: torch.device,
         cache: FeatureCache | None = None,
     ) -> None:
+        self.backbone = backbone
         self.device = device
         self.counts: NDArray[np.int64] = data.train.profile.counts
         self.n_features = int(backbone.n_features)  # type: ignore[arg-type]
-        self._backbone = backbone
-        self._images = data.train
+        self.test_labels: NDArray[np.int64] = data.test.labels
+        self._data = data
+        self._images = data.train if data.classifier_train is None else data.classifier_train
         self._cache = cache or FeatureCache(None)
+        self._drifted: dict[tuple[Any, ...], FrozenFeatures] = {}
+
+    @cached_property
+    def _weights(self) -> str:
+        return weights_hash(self.backbone)
+
+    @cached_property
+    def _test_images(self) -> str:
+        return self._data.test.fingerprint()
 
     @cached_property
     def _identity(self) -> dict[str, str]:
-        return {"data": self._images.fingerprint(), "weights": weights_hash(self._backbone)}
+        return {"data": self._images.fingerprint(), "weights": self._weights}
+
+    def for_stage(self, settings: ClassifierSettings, seed: int) -> FrozenFeatures:
+        """Give what a stage learns from, and what its heads are to be judged by."""
+        if settings.batch_norm == "eval" or settings.epochs <= 1:
+            return self
+        key = (Stream.of(settings), settings.epochs, settings.max_steps, settings.batch_size, seed)
+        if key not in self._drifted:
+            self._drifted[key] = _DriftedFeatures(self, settings, seed)
+        return self._drifted[key]
 
     def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
         """Give features and labels of the training images as they are."""
@@ -95,22 +125,33 @@ class FrozenFeatures:
         features = self._cache.get(key, lambda: self.of(self._images, precision), self.device)
         return features, torch.from_numpy(self._images.labels).to(self.device)
 
+    def test(self, *, mirrored: bool = False) -> Tensor:
+        """Give features of the test images as they are, or of their mirror images."""
+        images = self._data.test
+        key = {
+            "data": self._test_images,
+            "weights": self._weights,
+            "stream": "mirrored" if mirrored else "clean",
+            "precision": "float32",
+        }
+        compute = partial(self.of, images, "float32", mirrored=mirrored)
+        return self._cache.get(key, compute, self.device)
+
     def of(self, images: ImageSet, precision: Precision, *, mirrored: bool = False) -> Tensor:
         """Give features of any images as they are, or of their mirror images."""
         feed = make_feed(images, (), seed=0, device=self.device)
         batches = (part.flip(3) if mirrored else part for part in feed.clean(images))
-        with inferring(self._backbone):
-            return collect(self._backbone, batches, precision)
+        with inferring(self.backbone):
+            return collect(self.backbone, batches, precision)
 
     def stream(self, stream: Stream, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
         """Give features and labels of an epoch of augmented images, in their order."""
-        sampler = self._sampler(stream, seed)
-        feed = make_feed(self._images, stream.augment, seed=seed, device=self.device)
+        sampler, feed = self._sampler(stream, seed), self._feed(stream, seed)
 
         def compute() -> Tensor:
             batches = (feed(batch).images for batch in feed.batches(sampler, CLEAN_BATCH, epoch))
-            with inferring(self._backbone):
-                return collect(self._backbone, batches, stream.precision)
+            with inferring(self.backbone):
+                return collect(self.backbone, batches, stream.precision)
 
         key = {**self._identity, "stream": repr(stream), "seed": seed, "epoch": epoch}
         rows = torch.from_numpy(sampler.epoch_indices(epoch)).to(self.device)
@@ -120,9 +161,79 @@ class FrozenFeatures:
         """Say how many images an epoch of a stream has."""
         return len(self._sampler(stream, seed))
 
+    def _feed(self, stream: Stream, seed: int) -> Feed:
+        return make_feed(self._images, stream.augment, seed=seed, device=self.device)
+
     def _sampler(self, stream: Stream, seed: int) -> RowSampler:
         options = json.loads(stream.sampler_options)
         return make_sampler(stream.sampler, self._images.labels, seed=seed, **options)
+
+
+class _DriftedFeatures(FrozenFeatures):
+    """Features as the published code has them: after the first epoch, batch norms learn on.
+
+    How they drift hangs on the stream alone, so it is computed before any head learns.
+    """
+
+    def __init__(self, start: FrozenFeatures, settings: ClassifierSettings, seed: int) -> None:
+        super().__init__(deepcopy(start.backbone), start._data, start.device, start._cache)
+        self._start = start
+        self._later: dict[tuple[Stream, int, int], Tensor] = {}
+        stream = Stream.of(settings)
+        an_epoch, n_steps = stage_steps(settings, self.n_draws(stream, seed))
+        sampler, feed = self._sampler(stream, seed), self._feed(stream, seed)
+        with inferring(self.backbone):
+            for module in self.backbone.modules():
+                if isinstance(module, _BatchNorm):  # not dropout: same seed, same features
+                    module.train()
+            for epoch, begin in enumerate(range(an_epoch, n_steps, an_epoch), start=1):
+                taken = feed.batches(sampler, settings.batch_size, epoch)
+                batches = (feed(batch).images for batch in islice(taken, n_steps - begin))
+                features = collect(self.backbone, batches, stream.precision)
+                self._later[stream, seed, epoch] = features
+
+    def for_stage(self, settings: ClassifierSettings, seed: int) -> FrozenFeatures:
+        """Give what another stage on the same backbone learns from."""
+        return self._start.for_stage(settings, seed)
+
+    def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
+        """Give what is there before the drift: where prototypes start."""
+        return self._start.clean(precision)
+
+    def stream(self, stream: Stream, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Give features and labels of an epoch, as far as there are steps in it."""
+        if epoch == 0:
+            return self._start.stream(stream, seed, epoch)
+        features = self._later[stream, seed, epoch]
+        rows = self._sampler(stream, seed).epoch_indices(epoch)[: len(features)]
+        return features, torch.from_numpy(self._images.labels[rows]).to(self.device)
+
+
+def stage_steps(settings: ClassifierSettings, n_draws: int) -> tuple[int, int]:
+    """Say how many steps an epoch and the whole of stage 2 have.
+
+    Parameters
+    ----------
+    settings : ClassifierSettings
+        Epochs, batch size and the limit on the steps.
+    n_draws : int
+        Images of an epoch.
+
+    Returns
+    -------
+    tuple of int
+        Steps of an epoch, steps of the stage.
+
+    Examples
+    --------
+    >>> from protail.training.frozen import stage_steps
+    >>> from protail.training.settings import ClassifierSettings
+    >>> stage_steps(ClassifierSettings(epochs=3, batch_size=64, max_steps=5), 100)
+    (2, 5)
+    """
+    an_epoch = -(-n_draws // settings.batch_size)
+    whole = settings.epochs * an_epoch
+    return an_epoch, min(whole, settings.max_steps or whole)
 
 
 def weights_hash(module: nn.Module) -> str:

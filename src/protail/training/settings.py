@@ -110,6 +110,10 @@ class ClassifierSettings:
         As in stage 1.
     precision : {"bfloat16", "float32"}
         What the frozen backbone computes in.
+    batch_norm : {"eval", "published"}
+        Whether batch norms use the statistics of stage 1 throughout, or, as in the published
+        code, from the second epoch on those of the batch, by which the running ones that serve
+        the test drift away from stage 1.
     """
 
     head: str = "prototype"
@@ -132,3 +136,4 @@ class ClassifierSettings:
     sampler_options: dict[str, Any] = field(default_factory=lambda: {"run": 4})
     augment: tuple[str, ...] = ("crop", "flip", "autoaugment", "cutout")
     precision: Precision = "bfloat16"
+    batch_norm: Literal["eval", "published"] = "eval"

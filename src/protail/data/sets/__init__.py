@@ -1,7 +1,9 @@
-"""Data sets of images behind one registry, and draws that travel."""
+"""Data sets of images, or of their features, behind one registry, and draws that travel."""
 
-from protail.data.sets._errors import DataSetError
+from protail.data.sets._errors import DataSetError, OtherDrawError
 from protail.data.sets._pictures import read_picture
+from protail.data.sets.feature_files import save_features
+from protail.data.sets.features import FeatureData, FeatureSet, require_images
 from protail.data.sets.images import DataSet, ImageSet
 from protail.data.sets.inaturalist import read_annotations
 from protail.data.sets.listfile import read_list
@@ -12,7 +14,10 @@ from protail.data.sets.registry import data_root, dataset_names, load_dataset, r
 __all__ = [
     "DataSet",
     "DataSetError",
+    "FeatureData",
+    "FeatureSet",
     "ImageSet",
+    "OtherDrawError",
     "data_root",
     "dataset_names",
     "load_dataset",
@@ -23,5 +28,7 @@ __all__ = [
     "read_list",
     "read_picture",
     "register_dataset",
+    "require_images",
     "save_draw",
+    "save_features",
 ]

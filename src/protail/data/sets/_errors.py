@@ -21,6 +21,17 @@ class DataSetError(ValueError):
     """
 
 
+class OtherDrawError(DataSetError):
+    """Say that an exported file holds another draw than the one that is wanted.
+
+    Examples
+    --------
+    >>> from protail.data.sets import DataSetError, OtherDrawError
+    >>> issubclass(OtherDrawError, DataSetError)
+    True
+    """
+
+
 def first_few(names: Sequence[object]) -> str:
     """Name the first three of many, and say how many there are."""
     shown = ", ".join(str(name) for name in names[:_NAMED])

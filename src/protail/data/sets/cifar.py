@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import unknown_name
 from protail.data.sets._errors import DataSetError, missing_library
 from protail.data.sets.images import DataSet, ImageSet
 from protail.data.sets.long_tail import draw_description, long_tailed_counts, long_tailed_index
@@ -37,6 +38,14 @@ class Source:
         """Every file and its MD5."""
         return {**self.train, **self.test, **self.meta}
 
+
+# Which images each stage sees. The published code has stage 1 see the first ones of each class
+# and stage 2 others: few images of the small classes are in both.
+_SELECTIONS: dict[str, tuple[str, str | None]] = {
+    "shuffled": ("shuffled", None),
+    "first": ("first", None),
+    "author": ("first", "shuffled"),
+}
 
 # Files as published at https://www.cs.toronto.edu/~kriz/cifar.html and read by torchvision.
 SOURCES = {
@@ -96,6 +105,8 @@ def cifar100_lt(
 
 
 def _load(name: str, root: Path, download: bool, draw: dict[str, Any]) -> DataSet:
+    if draw["selection"] not in _SELECTIONS:
+        raise ValueError(unknown_name("selection", draw["selection"], _SELECTIONS))
     source = SOURCES[name]
     folder = root / source.folder
     missing = [file for file in source.files if not (folder / file).is_file()]
@@ -107,18 +118,24 @@ def _load(name: str, root: Path, download: bool, draw: dict[str, Any]) -> DataSe
         )
     if missing:
         _download(name, source, root)
-    train = _read_images(folder, source.train, source.labels_key)
+    pixels, labels = _read_images(folder, source.train, source.labels_key)
     test = _read_images(folder, source.test, source.labels_key)
     names = _read(folder, *next(iter(source.meta.items())))[source.names_key]
     classes = tuple(str(each) for each in names)
-    n_max = int(np.bincount(train[1]).max())
+    n_max = int(np.bincount(labels).max())
     counts = long_tailed_counts(n_max, len(classes), draw["imbalance"], draw["kind"])
-    index = long_tailed_index(train[1], counts, draw["selection"], draw["seed"])
+
+    def drawn(selection: str) -> ImageSet:
+        index = long_tailed_index(labels, counts, selection, draw["seed"])
+        return ImageSet(labels[index], classes, pixels[index], origin=index)
+
+    selection, classifier_selection = _SELECTIONS[draw["selection"]]
     return DataSet(
         name=name,
-        train=ImageSet(train[1][index], classes, train[0][index], origin=index),
+        train=drawn(selection),
         test=ImageSet(test[1], classes, test[0], origin=np.arange(len(test[1]))),
         description=draw_description(**draw, n_max=n_max),
+        classifier_train=drawn(classifier_selection) if classifier_selection else None,
     )
 
 

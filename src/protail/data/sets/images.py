@@ -212,6 +212,9 @@ class DataSet:
         A part to choose on, where the data set comes with one.
     description : dict
         How it was made, in values that JSON can hold: a part of a run's record.
+    classifier_train : ImageSet, optional
+        What stage 2 learns from in place of ``train``, where the stages are to see different
+        images; as many of each class.
 
     Examples
     --------
@@ -227,6 +230,7 @@ class DataSet:
     test: ImageSet
     validation: ImageSet | None = None
     description: dict[str, Any] = field(default_factory=dict)
+    classifier_train: ImageSet | None = None
 
     def __post_init__(self) -> None:
         for part, images in self.parts.items():
@@ -235,11 +239,22 @@ class DataSet:
                     f"data set {self.name!r}: classes of {part} differ from those of train; "
                     "expected the same names in the same order."
                 )
+        others = self.train if self.classifier_train is None else self.classifier_train
+        if not np.array_equal(others.profile.counts, self.train.profile.counts):
+            raise ValueError(
+                f"data set {self.name!r}: classifier_train has other numbers of images than "
+                "train; expected as many of each class."
+            )
 
     @property
     def parts(self) -> dict[str, ImageSet]:
         """The parts there are, by name."""
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        parts = {
+            "train": self.train,
+            "classifier_train": self.classifier_train,
+            "validation": self.validation,
+            "test": self.test,
+        }
         return {name: images for name, images in parts.items() if images is not None}
 
     def __repr__(self) -> str:

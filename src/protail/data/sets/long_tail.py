@@ -156,6 +156,6 @@ def draw_description(
         "imbalance": int(ratio) if ratio.is_integer() else ratio,
         "kind": kind,
         "selection": selection,
-        "seed": int(seed) if selection == "shuffled" else None,
+        "seed": None if selection == "first" else int(seed),
         "n_max": int(n_max),
     }

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._files import new_file
-from protail.data.sets._errors import DataSetError, missing_library
+from protail.data.sets._errors import DataSetError, OtherDrawError, missing_library
 from protail.data.sets.images import DataSet, ImageSet
 from protail.data.sets.long_tail import draw_description, long_tailed_counts, long_tailed_index
 
@@ -107,7 +108,8 @@ def load_draw(
     kind : {"exp", "step"}, optional
         By default what is stored; another one will do where enough images are stored.
     selection, seed : optional
-        What they must be; a draw cannot be drawn anew.
+        What they must be; a draw cannot be drawn anew. An "author" draw also serves as each of
+        its two subsets, "first" and "shuffled".
 
     Returns
     -------
@@ -138,17 +140,18 @@ def load_draw(
 
 
 def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
+    stored = _one_of_two(stored, wanted.get("selection"))
     has = stored.description
     if all(has.get(name) == value for name, value in wanted.items()):
         return stored
     for name in ("selection", "seed"):
         if wanted.get(name, has.get(name)) != has.get(name):
-            raise DataSetError(
+            raise OtherDrawError(
                 f"{place}: it was drawn with {name}={has.get(name)!r}; {name}={wanted[name]!r} "
                 "needs the original data. Load that by its name."
             )
     if "n_max" not in has:
-        raise DataSetError(
+        raise OtherDrawError(
             f"{place}: data set {stored.name!r} was not cut to a long tail; expected no option "
             f"{' or '.join(wanted)}."
         )
@@ -157,20 +160,34 @@ def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
         draw["n_max"], len(stored.train.classes), draw["imbalance"], draw["kind"]
     )
     if (counts > stored.train.profile.counts).any():
-        raise DataSetError(
+        raise OtherDrawError(
             f"{place}: it holds imbalance {has['imbalance']} ({has['kind']}), too few images for "
             f"imbalance {draw['imbalance']} ({draw['kind']}). Ask for a higher imbalance, or load "
             "the original data by its name."
         )
-    # Stored class by class in the order of the draw: the first ones are the smaller draw.
-    index = long_tailed_index(stored.train.labels, counts, "first")
-    return DataSet(
-        name=stored.name,
-        train=stored.train.subset(index),
-        test=stored.test,
-        validation=stored.validation,
+
+    def cut(images: ImageSet) -> ImageSet:
+        # Stored class by class in the order of the draw: the first ones are the smaller draw.
+        return images.subset(long_tailed_index(images.labels, counts, "first"))
+
+    other = stored.classifier_train
+    return replace(
+        stored,
+        train=cut(stored.train),
+        classifier_train=None if other is None else cut(other),
         description=draw_description(**draw),
     )
+
+
+def _one_of_two(stored: DataSet, selection: str | None) -> DataSet:
+    """Take one of the published code's two subsets, where that is what is wanted."""
+    other = stored.classifier_train
+    if other is None or selection not in ("first", "shuffled"):
+        return stored
+    about = {**stored.description, "selection": selection}
+    if selection == "first":
+        return replace(stored, classifier_train=None, description=about | {"seed": None})
+    return replace(stored, train=other, classifier_train=None, description=about)
 
 
 def _pixels(images: ImageSet) -> NDArray[np.uint8]:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from protail._registry import Registry
-from protail.data.sets.images import DataSet
 
-Loader = TypeVar("Loader", bound=Callable[..., DataSet])
+if TYPE_CHECKING:
+    from protail.data.sets.features import FeatureData
+    from protail.data.sets.images import DataSet
 
-DATA_SETS: Registry[DataSet] = Registry("data set", given=["root"], package="protail.data.sets")
+Loader = TypeVar("Loader", bound="Callable[..., DataSet | FeatureData]")
+
+DATA_SETS: Registry[DataSet | FeatureData] = Registry(
+    "data set", given=["root"], package="protail.data.sets"
+)
 DRAW_SUFFIX = ".protail-draw.zip"
+FEATURE_SUFFIXES = (".npz", ".safetensors")
 
 
 def register_dataset(name: str) -> Callable[[Loader], Loader]:
@@ -59,7 +65,7 @@ def dataset_names() -> list[str]:
     --------
     >>> from protail.data.sets import dataset_names
     >>> dataset_names()
-    ['cifar10-lt', 'cifar100-lt', 'imagefolder', 'imagenet-lt', 'inaturalist18', 'places-lt']
+    ['cifar10-lt', 'cifar100-lt', 'features', 'imagefolder', 'imagenet-lt', 'inaturalist18', ...]
     """
     return DATA_SETS.names()
 
@@ -74,14 +80,15 @@ def load_dataset(
     seed: int | None = None,
     download: bool = True,
     **options: Any,
-) -> DataSet:
-    """Load a data set by name, or an exported draw by its path.
+) -> DataSet | FeatureData:
+    """Load a data set by name, or an exported draw or a file of features by its path.
 
     Parameters
     ----------
     name : str or path-like
-        One of `dataset_names`; the path of a file that `save_draw` wrote (it ends in ``.zip``); or
-        a folder of images, which is short for "imagefolder" and that root.
+        One of `dataset_names`; the path of a file that `save_draw` wrote (it ends in ``.zip``); a
+        folder of images, which is short for "imagefolder" and that root; or a file that ends in
+        ``.npz`` or ``.safetensors``, which is short for "features" and that root.
     root : path-like, optional
         Where the data is; by default the folder named by the environment variable PROTAIL_DATA,
         else ``~/.cache/protail``.
@@ -89,8 +96,9 @@ def load_dataset(
         The largest class over the smallest, for data sets that are cut to a long tail.
     kind : {"exp", "step"}, optional
         The form of the tail.
-    selection : {"shuffled", "first"}, optional
-        Which images of a class are kept.
+    selection : {"shuffled", "first", "author"}, optional
+        Which images of a class are kept. "author" keeps two sets, as the published code does: the
+        first ones for stage 1, shuffled ones for stage 2.
     seed : int, optional
         Of the draw or the split. Like the three above it, None leaves it to the data set (100,
         "exp", "shuffled" and 0), and an exported draw stays as it was drawn.
@@ -101,8 +109,8 @@ def load_dataset(
 
     Returns
     -------
-    DataSet
-        Its parts and how it was made.
+    DataSet or FeatureData
+        Its parts and how it was made; a FeatureData where rows of features stand for images.
 
     Examples
     --------
@@ -121,6 +129,8 @@ def load_dataset(
             return load_draw(known, **_only(chosen, options))
         if os.path.isdir(known) and root is None:
             known, root = "imagefolder", known
+        elif known.endswith(FEATURE_SUFFIXES):
+            known, root = "features", known
     if not download and "download" in DATA_SETS.options(known):
         options["download"] = False
     return DATA_SETS.make(known, root, **options)

@@ -1,0 +1,23 @@
+"""The paper's results as data."""
+
+from protail.bench.paper import (
+    PAPER_FIGURES,
+    PAPER_TABLES,
+    PaperFigure,
+    PaperRow,
+    PaperTable,
+    paper_figure,
+    paper_table,
+    paper_value,
+)
+
+__all__ = [
+    "PAPER_FIGURES",
+    "PAPER_TABLES",
+    "PaperFigure",
+    "PaperRow",
+    "PaperTable",
+    "paper_figure",
+    "paper_table",
+    "paper_value",
+]

@@ -1,0 +1,183 @@
+"""Every number of the paper's tables of results, as printed, errors included."""
+
+from __future__ import annotations
+
+from protail.bench._paper_types import PaperFigure, PaperRow, PaperTable
+
+_GROUPS = ("many", "medium", "few", "all")
+_CIFAR_BACKBONE = "ResNet-32"  # so the paper says; its published code has another
+
+PAPER_TABLES = (
+    PaperTable(
+        number=1,
+        title="What each part of the classifier adds",
+        dataset="cifar100-lt",
+        imbalance=100,
+        backbone=_CIFAR_BACKBONE,
+        decimals=2,
+        columns=_GROUPS,
+        rows=(
+            PaperRow("Softmax", (76.12, 46.13, 11.34, 46.12)),
+            PaperRow("NCM", (76.54, 50.40, 14.13, 48.67)),
+            PaperRow("PC", (74.00, 55.17, 24.50, 52.56)),
+            PaperRow("+ CDT", (70.77, 55.29, 28.63, 53.06)),
+            PaperRow("+ LA", (69.29, 54.63, 32.67, 53.17)),
+            PaperRow("+ CDT + LA", (70.17, 55.89, 33.93, 53.41)),
+        ),
+    ),
+    # Tables 2, 3 and 8 do not say their ratio; rows they share with Table 1 do.
+    PaperTable(
+        number=2,
+        title="Distances",
+        dataset="cifar100-lt",
+        imbalance=100,
+        backbone=_CIFAR_BACKBONE,
+        decimals=2,
+        columns=_GROUPS,
+        rows=(
+            PaperRow("Softmax", (76.12, 46.13, 11.34, 46.12)),
+            PaperRow("PC + Euclidean", (70.17, 55.89, 33.93, 53.41)),
+            PaperRow("PC + Squared Euclidean", (39.89, 21.77, 8.10, 24.01)),
+            PaperRow("PC + Cosine", (72.94, 54.80, 24.77, 52.14)),
+        ),
+    ),
+    PaperTable(
+        number=3,
+        title="Representations (rows) under classifiers (columns), All",
+        dataset="cifar100-lt",
+        imbalance=100,
+        backbone=_CIFAR_BACKBONE,
+        decimals=1,
+        columns=("CE", "cRT", "WD + MaxNorm", "PC (Ours)"),
+        rows=(
+            PaperRow("CE", (38.3, 41.3, 43.4, 44.1)),
+            PaperRow("DRO-LT", (41.2, 47.3, 47.8, 48.2)),
+            PaperRow("WD", (46.1, 50.1, 53.3, 53.4)),
+        ),
+    ),
+    PaperTable(
+        number=4,
+        title="Other methods on CIFAR-100-LT, All by imbalance",
+        dataset="cifar100-lt",
+        imbalance=None,
+        backbone=_CIFAR_BACKBONE,
+        decimals=2,
+        columns=("100", "50", "10"),
+        rows=(
+            PaperRow("CE", (38.32, 43.85, 55.71)),
+            PaperRow("Focal Loss", (38.41, 44.32, 55.78)),
+            PaperRow("LDAM Loss", (39.60, 44.97, 56.91)),
+            PaperRow("cRT", (41.24, 46.83, 57.93)),
+            PaperRow("LogitAdjust", (42.01, 47.03, 57.74)),
+            PaperRow("DRO-LT", (47.31, 57.57, 63.41)),
+            PaperRow("PaCO", (52.00, 56.00, 64.20)),
+            PaperRow("RIDE", (49.10, None, None)),
+            PaperRow("WD", (46.08, 52.71, 66.03)),
+            PaperRow("WD + WD + Max", (53.35, 57.71, 68.67)),
+            PaperRow("NCM", (48.67, 53.62, 67.82)),
+            PaperRow("PC (Ours)", (53.41, 57.75, 69.12)),
+        ),
+    ),
+    PaperTable(
+        number=5,
+        title="Other methods on ImageNet-LT",
+        dataset="imagenet-lt",
+        imbalance=None,
+        backbone="ResNeXt50",
+        decimals=1,
+        columns=_GROUPS,
+        rows=(
+            PaperRow("CE", (65.9, 37.5, 7.7, 44.4)),
+            PaperRow("Focal Loss", (36.41, 29.9, 16.0, 30.5)),
+            PaperRow("cRT", (61.8, 46.2, 27.3, 49.6)),
+            PaperRow("DRO-LT", (64.0, 49.8, 33.1, 53.5)),
+            PaperRow("DisAlign", (61.3, 52.2, 31.4, 52.9)),
+            PaperRow("WD", (68.5, 42.4, 14.2, 48.6)),
+            PaperRow("WD + WD + Max", (62.5, 50.4, 41.5, 53.9)),
+            PaperRow("NCM", (62.0, 48.7, 27.6, 50.1)),
+            PaperRow("PC (Ours)", (63.5, 50.8, 42.7, 54.9)),
+            PaperRow("RIDE", (67.9, 52.3, 36.0, 56.1)),
+            PaperRow("PaCO", (63.2, 51.6, 39.2, 54.4)),
+        ),
+    ),
+    PaperTable(
+        number=6,
+        title="Other methods on iNaturalist18",
+        dataset="inaturalist18",
+        imbalance=None,
+        backbone="ResNet-50",
+        decimals=1,
+        columns=_GROUPS,
+        rows=(
+            PaperRow("CE", (72.2, 63.0, 57.2, 61.7)),
+            PaperRow("Focal Loss", (None, None, None, 61.1)),
+            PaperRow("cRT", (69.0, 66.0, 63.2, 65.2)),
+            PaperRow("DRO-LT", (None, None, None, 69.7)),
+            PaperRow("DisAlign", (69.0, 71.1, 70.2, 70.6)),
+            PaperRow("WD", (74.5, 66.5, 61.5, 65.4)),
+            PaperRow("WD + WD + Max", (71.2, 70.4, 69.7, 70.2)),
+            PaperRow("NCM", (61.0, 63.5, 63.3, 63.1)),
+            PaperRow("PC (Ours)", (71.6, 70.6, 70.2, 70.6)),
+            PaperRow("RIDE", (66.5, 72.1, 71.5, 71.3)),
+            PaperRow("PaCO", (69.5, 72.3, 73.1, 72.3)),
+        ),
+    ),
+    PaperTable(
+        number=8,
+        title="Temperatures",
+        dataset="cifar100-lt",
+        imbalance=100,
+        backbone=_CIFAR_BACKBONE,
+        decimals=2,
+        columns=_GROUPS,
+        rows=(
+            PaperRow("PC", (74.00, 55.17, 24.50, 52.56)),
+            PaperRow("+ Channel T", (70.77, 55.29, 28.63, 53.06)),
+            PaperRow("+ Class T", (72.33, 54.83, 25.62, 52.47)),
+            PaperRow("+ Dense T", (71.28, 54.77, 24.11, 52.17)),
+        ),
+    ),
+    PaperTable(
+        number=9,
+        title="Other methods on CIFAR-10-LT",
+        dataset="cifar10-lt",
+        imbalance=100,
+        backbone=None,
+        decimals=1,
+        columns=("all",),
+        rows=(
+            PaperRow("CE", (72.1,)),
+            PaperRow("cRT", (73.5,)),
+            PaperRow("LDAM", (77.03,)),
+            PaperRow("DRO-LT", (82.6,)),
+            PaperRow("WD", (78.6,)),
+            PaperRow("WD + WD + Max", (82.9,)),
+            PaperRow("NCM", (80.1,)),
+            PaperRow("PC (Ours)", (83.7,)),
+        ),
+    ),
+)
+
+# The ratio behind Figures 2 to 4 is not stated.
+PAPER_FIGURES = (
+    PaperFigure(1, "Boundaries of softmax and of prototypes", None, ("softmax", "prototypes")),
+    PaperFigure(
+        2,
+        "Class sizes, and norms of softmax weights, centroids and prototypes",
+        "cifar100-lt",
+        ("class size", "softmax", "centroids", "prototypes"),
+    ),
+    PaperFigure(
+        3,
+        "Separation of prototypes while they learn",
+        "cifar100-lt",
+        ("distance", "cosine similarity"),
+    ),
+    PaperFigure(
+        4,
+        "Accuracy against rate, epochs and tau",
+        "cifar100-lt",
+        ("lr", "epochs", "tau"),
+        (("lr", 4.0), ("epochs", 1.0), ("tau", 0.25)),
+    ),
+)

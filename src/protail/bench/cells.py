@@ -1,0 +1,310 @@
+"""Cells: the entries of results tables, each kept as one small JSON file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from protail._files import new_file
+from protail.recipes import Recipe, RecipeError, load_recipe, recipe_hash
+
+_FORMAT, _VERSION = "protail-cell", 1
+GROUPS = ("many", "medium", "few", "all")
+VIEWS = ("plain", "mirrored")
+
+
+class CellError(ValueError):
+    """A file that should hold a cell does not."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which images a cell is about.
+
+    Attributes
+    ----------
+    dataset : str
+        A name `protail.data.sets.load_dataset` knows.
+    imbalance : float
+        The largest class over the smallest.
+    selection : str
+        Which images of a class are kept.
+
+    Examples
+    --------
+    >>> from protail.bench.cells import Draw
+    >>> Draw("cifar100-lt", 100).folder
+    'cifar100-lt-100'
+    """
+
+    dataset: str
+    imbalance: float
+    selection: str = "shuffled"
+
+    @property
+    def folder(self) -> str:
+        """The folder its cells are kept in."""
+        kind = "" if self.selection == "shuffled" else f"-{self.selection}"
+        return f"{self.dataset}-{self.imbalance:g}{kind}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One execution of a recipe on a data set: what is wanted, before it is known.
+
+    Attributes
+    ----------
+    recipe_name : str
+        As `protail.recipes.load_recipe` takes it.
+    draw : Draw
+        Which images.
+    seed : int
+        Same seed, same result.
+    overrides : mapping of str to object
+        What is set otherwise than in the recipe.
+
+    Examples
+    --------
+    >>> from protail.bench.cells import Cell, Draw
+    >>> cell = Cell("pc-la", Draw("cifar100-lt", 100), 0, {"classifier.tau": 0.5})
+    >>> print(cell.command)
+    protail train pc-la --dataset cifar100-lt --imbalance 100 --seed 0 --set classifier.tau=0.5
+    """
+
+    recipe_name: str
+    draw: Draw
+    seed: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe with its overrides."""
+        return load_recipe(self.recipe_name).with_overrides(self.overrides)
+
+    @cached_property
+    def key(self) -> str:
+        """Name what is computed, whatever it is called."""
+        return cell_key(self.recipe, self.draw, self.seed)
+
+    @cached_property
+    def representation_key(self) -> str:
+        """Name what stage 1 computes: cells with the same one share it."""
+        alone = {**self.recipe.resolved(), "classifier": None}
+        return _digest(recipe_hash(alone), self.draw, self.seed)
+
+    @property
+    def command(self) -> str:
+        """The command that makes the cell alone."""
+        words = ["protail", "train", self.recipe_name, "--dataset", self.draw.dataset]
+        words += ["--imbalance", f"{self.draw.imbalance:g}", "--seed", str(self.seed)]
+        if self.draw.selection != "shuffled":
+            words += ["--selection", self.draw.selection]
+        for key, value in self.overrides.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            words += ["--set", f"{key}={text}"]
+        return shlex.join(words)
+
+
+def cell_key(recipe: Recipe, draw: Draw, seed: int) -> str:
+    """Name a cell by everything its numbers hang on.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What is done.
+    draw : Draw
+        With which images.
+    seed : int
+        Of the trainings.
+
+    Returns
+    -------
+    str
+        The same text for the same computation.
+
+    Examples
+    --------
+    >>> from protail.bench.cells import Draw, cell_key
+    >>> from protail.recipes import load_recipe
+    >>> draw = Draw("cifar100-lt", 100)
+    >>> changed = load_recipe("pc").with_overrides({"classifier.tau": 0.25})
+    >>> cell_key(changed, draw, 0) == cell_key(load_recipe("pc-la"), draw, 0)
+    True
+    """
+    return _digest(recipe_hash(recipe.resolved()), draw, seed)
+
+
+def _digest(recipe: str, draw: Draw, seed: int) -> str:
+    data = [draw.dataset, float(draw.imbalance), draw.selection]
+    return hashlib.sha256(json.dumps([recipe, data, seed]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cell that has been run.
+
+    Attributes
+    ----------
+    record : dict
+        Everything its file says.
+
+    Examples
+    --------
+    >>> from protail.bench.cells import Result
+    >>> Result({"scores": {"plain": {"all": 0.5}}}).score("all")
+    0.5
+    """
+
+    record: dict[str, Any]
+
+    def score(self, group: str, view: str = "plain") -> float | None:
+        """Give an accuracy, None where the data set has no such group."""
+        value = self.record["scores"][view][group]
+        return None if value is None else float(value)
+
+
+class Cells:
+    """The cells in a folder.
+
+    They are found by what they say, read as this version of the package reads recipes: a setting
+    that was added later has its default in older cells.
+
+    Parameters
+    ----------
+    folder : path-like
+        Where they are; made when the first one is added.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from protail.bench.cells import Cell, Cells, Draw
+    >>> cells = Cells(tempfile.mkdtemp())
+    >>> Cell("wd", Draw("cifar100-lt", 100), 0) in cells, len(cells)
+    (False, 0)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._results: dict[str, Result] = {}
+        for file in sorted(self.folder.rglob("*.json")):
+            record = read_cell(file)
+            self._results[_key_of(record, file)] = Result(record)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._results.values())
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell.key in self._results
+
+    def get(self, cell: Cell) -> Result | None:
+        """Give what came out of a cell, None where it has not been run."""
+        return self._results.get(cell.key)
+
+    def add(self, cell: Cell, outcome: Mapping[str, Any]) -> Path:
+        """Keep what came out of a cell.
+
+        Parameters
+        ----------
+        cell : Cell
+            What was run.
+        outcome : mapping
+            Its scores, and whatever else is known; plain values.
+
+        Returns
+        -------
+        Path
+            The file, which is whole or not there.
+        """
+        record = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "command": cell.command,
+            "recipe": cell.recipe.resolved(),
+            "data": vars(cell.draw),
+            "seed": cell.seed,
+            **outcome,
+        }
+        name = cell.recipe_name.replace("/", "+")
+        place = self.folder / cell.draw.folder / f"{name}-seed{cell.seed}-{cell.key[:10]}.json"
+        with new_file(place, overwrite=True) as temporary:
+            temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+        self._results[cell.key] = Result(record)
+        return place
+
+    def take(self, other: Cells) -> int:
+        """Copy the cells of another folder that are not in this one; say how many."""
+        new = [key for key in other._results if key not in self._results]
+        for file in sorted(other.folder.rglob("*.json")):
+            if _key_of(read_cell(file), file) in new:
+                with new_file(self.folder / file.relative_to(other.folder)) as temporary:
+                    temporary.write_bytes(file.read_bytes())
+        self._results |= {key: other._results[key] for key in new}
+        return len(new)
+
+
+def read_cell(file: Path) -> dict[str, Any]:
+    """Read the file of a cell and check that it is one.
+
+    Parameters
+    ----------
+    file : Path
+        The file.
+
+    Returns
+    -------
+    dict
+        What it says.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from protail.bench.cells import CellError, read_cell
+    >>> file = Path(tempfile.mkdtemp()) / "cell.json"
+    >>> _ = file.write_text("{}")
+    >>> try:
+    ...     read_cell(file)
+    ... except CellError as error:
+    ...     print(str(error).partition(" ")[2].partition(". ")[0])
+    is no cell: its format is None; expected 'protail-cell'
+    """
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _no_cell(file, f"it cannot be read ({error})") from error
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise _no_cell(file, f"its format is {found!r}; expected {_FORMAT!r}")
+    if record.get("version") != _VERSION:
+        raise _no_cell(file, f"its version is {record.get('version')!r}; expected {_VERSION}")
+    for view, scores in record.get("scores", {"plain": None}).items():
+        if view not in VIEWS or not isinstance(scores, dict) or not _are_shares(scores):
+            raise _no_cell(file, f"its {view!r} scores are no accuracies from 0 to 1")
+    return record
+
+
+def _are_shares(scores: Mapping[str, Any]) -> bool:
+    values = [scores.get(group, -1.0) for group in GROUPS]
+    return all(v is None or (isinstance(v, int | float) and 0 <= v <= 1) for v in values)
+
+
+def _key_of(record: Mapping[str, Any], file: Path) -> str:
+    try:
+        recipe = Recipe.from_resolved(record["recipe"])
+        return cell_key(recipe, Draw(**record["data"]), record["seed"])
+    except (KeyError, TypeError, AttributeError, RecipeError) as error:
+        raise _no_cell(file, f"its recipe, data or seed cannot be read ({error})") from error
+
+
+def _no_cell(file: Path, why: str) -> CellError:
+    return CellError(f"{file} is no cell: {why}. Remove it, or take it from where it came.")

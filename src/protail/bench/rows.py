@@ -1,0 +1,54 @@
+"""Rows of tables, and questions that rows answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes
+    ----------
+    label : str
+        What the reader sees.
+    classifier : str or None
+        The recipe whose stage 2 is run; None for the softmax of stage 1.
+    overrides : mapping of str to object
+        What is set otherwise.
+    selection : str
+        Which images of a class are kept.
+    paper : str or None
+        The row of the paper's table beside it.
+    """
+
+    label: str
+    classifier: str | None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    selection: str = "shuffled"
+    paper: str | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A factor and the values it was given.
+
+    Attributes
+    ----------
+    name : str
+        A short word, unique.
+    text : str
+        What is asked.
+    rows : tuple of Row
+        One a value.
+    axis : str or None
+        The setting that a curve is drawn over.
+    """
+
+    name: str
+    text: str
+    rows: tuple[Row, ...]
+    axis: str | None = None

@@ -1,0 +1,124 @@
+"""What a cell says about a head: accuracies, which images are right, norms of its class vectors."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from protail.bench.cells import GROUPS
+from protail.evaluation import Evaluation
+from protail.heads import PrototypeHead
+from protail.training.given import Features
+
+
+def score_head(head: nn.Module, features: Features) -> dict[str, Any]:
+    """Judge a head on the test images, plain and averaged with their mirror images.
+
+    Parameters
+    ----------
+    head : nn.Module
+        Features to logits.
+    features : FrozenFeatures or GivenFeatures
+        Where the features of the test images come from.
+
+    Returns
+    -------
+    dict
+        "scores", "right" and "norms", in values that JSON can hold.
+    """
+    plain, mirrored = features.test(), features.test(mirrored=True)
+    with torch.no_grad():
+        logits = {"plain": head(plain).float()}
+        if mirrored is not None:
+            logits["mirrored"] = (logits["plain"] + head(mirrored).float()) / 2
+    judged = {view: _judge(each, features) for view, each in logits.items()}
+    return {
+        "scores": {view: scores for view, (scores, _) in judged.items()},
+        "right": {view: pack_bits(right) for view, (_, right) in judged.items()},
+        "norms": [round(float(norm), 4) for norm in class_vectors(head).norm(dim=1)],
+        **_temperatures(head),
+    }
+
+
+def _judge(logits: Tensor, features: Features) -> tuple[dict[str, Any], NDArray[np.bool_]]:
+    confidence, predicted = (each.cpu().numpy() for each in torch.softmax(logits, 1).max(1))
+    evaluation = Evaluation.from_predictions(
+        features.test_labels,
+        predicted,
+        classes=range(len(features.counts)),
+        counts=features.counts,
+        confidence=confidence,
+    )
+    scores: dict[str, Any] = {group: getattr(evaluation, group) for group in GROUPS}
+    scores["calibration_error"] = evaluation.calibration_error
+    return scores, predicted == features.test_labels
+
+
+def class_vectors(head: nn.Module) -> Tensor:
+    """Give the vector that a head has for each class: a prototype, or a row of weights."""
+    vectors = head.prototypes if isinstance(head, PrototypeHead) else head.weight
+    assert isinstance(vectors, Tensor)
+    return vectors.detach().float()
+
+
+def _temperatures(head: nn.Module) -> dict[str, Any]:
+    temperature = getattr(head, "temperature", None)
+    if temperature is None:
+        return {}
+    values = temperature.detach().float().flatten()
+    quantiles = torch.quantile(values.cpu(), torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0]))
+    return {"temperature_quantiles": [round(float(value), 4) for value in quantiles]}
+
+
+def pack_bits(right: NDArray[np.bool_]) -> str:
+    """Write which images are right as short text.
+
+    Parameters
+    ----------
+    right : ndarray of bool
+        One entry an image.
+
+    Returns
+    -------
+    str
+        The bits in base 64, eight to a byte, the last byte filled with zeros.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.bench.scores import pack_bits, unpack_bits
+    >>> text = pack_bits(np.array([True, False, True]))
+    >>> text, unpack_bits(text, 3).tolist()
+    ('oA==', [True, False, True])
+    """
+    return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
+
+
+def unpack_bits(text: str, n: int) -> NDArray[np.bool_]:
+    """Read what `pack_bits` wrote.
+
+    Parameters
+    ----------
+    text : str
+        The bits in base 64.
+    n : int
+        Number of images.
+
+    Returns
+    -------
+    ndarray of bool
+        One entry an image.
+
+    Examples
+    --------
+    >>> from protail.bench.scores import unpack_bits
+    >>> unpack_bits("gA==", 2).tolist()
+    [True, False]
+    """
+    packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+    return np.unpackbits(packed, count=n).astype(np.bool_)

@@ -1,0 +1,78 @@
+"""Rows of tables as numbers: mean and deviation over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from protail.bench.cells import GROUPS, Cells
+from protail.bench.rows import Row
+from protail.bench.tables import Table, row_cell
+
+
+@dataclass(frozen=True)
+class Summary:
+    """An accuracy over seeds, in per cent.
+
+    Attributes
+    ----------
+    mean : float
+        Their mean.
+    deviation : float or None
+        Their standard deviation (of a sample); None for one seed.
+    n : int
+        How many seeds.
+
+    Examples
+    --------
+    >>> from protail.bench.summaries import Summary
+    >>> str(Summary.of([0.5, 0.52, 0.54])), str(Summary.of([0.5]))
+    ('52.00 ± 2.00', '50.00')
+    """
+
+    mean: float
+    deviation: float | None
+    n: int
+
+    @classmethod
+    def of(cls, shares: list[float]) -> Summary:
+        """Sum up shares from 0 to 1."""
+        spread = 100 * stdev(shares) if len(shares) > 1 else None
+        return cls(100 * mean(shares), spread, len(shares))
+
+    def __str__(self) -> str:
+        spread = "" if self.deviation is None else f" ± {self.deviation:.2f}"
+        return f"{self.mean:.2f}{spread}"
+
+
+def summarize(
+    table: Table, row: Row, backbone: str, cells: Cells, view: str = "plain"
+) -> dict[str, Summary]:
+    """Sum up a row of a table over the seeds that are there.
+
+    Parameters
+    ----------
+    table : Table
+        Says which seeds.
+    row : Row
+        Says what was run.
+    backbone : str
+        On what.
+    cells : Cells
+        Where the numbers are.
+    view : {"plain", "mirrored"}
+        Whether logits are averaged with those of the mirror image.
+
+    Returns
+    -------
+    dict of str to Summary
+        By group; empty where no cell is there.
+    """
+    wanted = [row_cell(row, table.backbones[backbone], seed) for seed in table.seeds]
+    found = [result for cell in wanted if (result := cells.get(cell)) is not None]
+    summaries = {}
+    for group in GROUPS:
+        shares = [s for result in found if (s := result.score(group, view)) is not None]
+        if shares:
+            summaries[group] = Summary.of(shares)
+    return summaries

@@ -1,0 +1,171 @@
+"""Which cells a table is made of, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from protail._messages import unknown_name
+from protail.bench.cells import Cell, Draw
+from protail.bench.questions import QUESTIONS
+from protail.bench.rows import Row
+
+SEEDS = (0, 1, 2)
+CIFAR100 = Draw("cifar100-lt", 100)
+# Stage 1 of the paper's tables, and the smaller network that its text names.
+BACKBONES = {"ResNet-34": "wd", "ResNet-32": "wd-resnet32"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    Attributes
+    ----------
+    name : str
+        What users write.
+    title : str
+        One line on what it shows.
+    rows : tuple of Row
+        From top to bottom.
+    paper : int or None
+        The number of the paper's table that it stands beside.
+    seeds : tuple of int
+        One cell each in every row.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    paper: int | None = None
+    seeds: tuple[int, ...] = SEEDS
+    backbones: Mapping[str, str] = field(default_factory=lambda: dict(BACKBONES))
+
+    def cells(self, backbone: str, rows: Iterable[Row] | None = None) -> list[Cell]:
+        """List the cells of rows, by default all of them, on a backbone; seed by seed."""
+        chosen = list(self.rows if rows is None else rows)
+        return [
+            row_cell(row, self.backbones[backbone], seed) for seed in self.seeds for row in chosen
+        ]
+
+
+def row_cell(row: Row, representation: str, seed: int) -> Cell:
+    """Make the cell of a row: its classifier on a representation."""
+    name = representation
+    if row.classifier is not None:
+        name = row.classifier if representation == "wd" else f"{representation}/{row.classifier}"
+    draw = Draw(CIFAR100.dataset, CIFAR100.imbalance, row.selection)
+    return Cell(name, draw, seed, row.overrides)
+
+
+_SOFTMAX = Row("Softmax", None, paper="Softmax")
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "table1",
+            "What each part of the method adds",
+            (
+                _SOFTMAX,
+                Row("NCM, clean images", "ncm"),
+                Row("NCM, augmented images", "ncm-augmented", paper="NCM"),
+                Row("PC", "pc", paper="PC"),
+                Row("PC + CDT", "pc-cdt", paper="+ CDT"),
+                Row("PC + LA", "pc-la", paper="+ LA"),
+                Row("PC + CDT + LA", "pc-cdt-la", paper="+ CDT + LA"),
+            ),
+            paper=1,
+        ),
+        Table(
+            "table2",
+            "Which distance",
+            (
+                _SOFTMAX,
+                Row("PC, Euclidean", "pc-cdt-la", paper="PC + Euclidean"),
+                Row(
+                    "PC, squared Euclidean", "pc-sqeuclidean-cdt-la", paper="PC + Squared Euclidean"
+                ),
+                Row("PC, squared Euclidean, bare", "pc-sqeuclidean"),
+                Row("PC, cosine", "pc-cosine-cdt-la", paper="PC + Cosine"),
+                Row("PC, cosine, no CDT", "pc-cosine-la"),
+            ),
+            paper=2,
+        ),
+        Table(
+            "table8",
+            "What has a temperature of its own",
+            (
+                Row("PC", "pc", paper="PC"),
+                Row("PC + channel T", "pc-cdt", paper="+ Channel T"),
+                Row("PC + class T", "pc-class-t", paper="+ Class T"),
+                Row("PC + dense T", "pc-dense-t", paper="+ Dense T"),
+            ),
+            paper=8,
+        ),
+        Table(
+            "questions",
+            "What the paper leaves open, one factor at a time",
+            tuple(row for question in QUESTIONS for row in question.rows),
+        ),
+    )
+}
+
+
+def bench_table(name: str) -> Table:
+    """Give a table by its name.
+
+    Parameters
+    ----------
+    name : str
+        Such as "table1".
+
+    Returns
+    -------
+    Table
+        What it is made of.
+
+    Examples
+    --------
+    >>> from protail.bench.tables import bench_table
+    >>> table = bench_table("table8")
+    >>> len(table.rows), table.cells("ResNet-34")[1].command
+    (4, 'protail train pc-cdt --dataset cifar100-lt --imbalance 100 --seed 0')
+    """
+    if name not in TABLES:
+        raise ValueError(unknown_name("table", name, TABLES))
+    return TABLES[name]
+
+
+def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
+    """List the cells of tables, each once, the most wanted first.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Tables, the most wanted first.
+    backbones : iterable of str
+        Likewise.
+
+    Returns
+    -------
+    list of Cell
+        What the tables are made of.
+
+    Examples
+    --------
+    >>> from protail.bench.tables import wanted_cells
+    >>> (
+    ...     len(wanted_cells(["table1"], ["ResNet-34"])),
+    ...     len(wanted_cells(["table1", "table8"], ["ResNet-34"])),
+    ... )
+    (21, 27)
+    """
+    cells: dict[str, Cell] = {}
+    for backbone in backbones:
+        if backbone not in BACKBONES:
+            raise ValueError(unknown_name("backbone", backbone, BACKBONES))
+        for name in names:
+            for cell in bench_table(name).cells(backbone):
+                cells.setdefault(cell.key, cell)
+    return list(cells.values())

@@ -1,0 +1,239 @@
+"""``protail bench``: the tables of the paper, cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protail.cli._command import Debug, Device, Json, Voice
+from protail.cli._command import command as _command
+from protail.cli.data import DataRoot
+from protail.cli.recipes import Set, read_changes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from protail.bench.cells import Cell, Cells, Draw
+    from protail.data.sets import DataSet
+
+_ACTIONS = ("status", "write", "take")
+
+What = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TABLE...",
+        help="Tables to run, most wanted first (table1 table2 table8 questions, or all); or "
+        "status, write (the page of results), take FOLDER (of cells).",
+        show_default=False,
+    ),
+]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
+Backbones = Annotated[
+    list[str] | None,
+    typer.Option("--backbone", metavar="NAME", help="ResNet-34 or ResNet-32; by default both."),
+]
+Draws = Annotated[
+    list[Path] | None,
+    typer.Option("--draw", metavar="FILE", help="An exported draw to take images from."),
+]
+Budget = Annotated[str | None, typer.Option(metavar="TIME", help="As in 90s, 9m or 1.5h.")]
+AtOnce = Annotated[int, typer.Option(min=1, help="Trainings at once.")]
+Weights = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep the trained backbones here.")
+]
+Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Compile networks on a GPU.")]
+
+
+@_command
+def bench(
+    what: What,
+    results: Results = Path("results"),
+    backbone: Backbones = None,
+    draw: Draws = None,
+    data_root: DataRoot = None,
+    budget: Budget = None,
+    at_once: AtOnce = 4,
+    weights: Weights = None,
+    changes: Set = None,
+    device: Device = "auto",
+    compiled: Compile = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the missing cells of tables, or say what is there.
+
+    Killed at any moment it keeps every finished cell; the same command goes on. With --set, to
+    try something out, cells are others than those of the table.
+    """
+    from protail.bench.cells import Cells
+
+    voice = Voice(as_json)
+    cells = Cells(results / "cells")
+    first, *others = what
+    if first == "take":
+        _take(voice, cells, others)
+    elif first == "write":
+        _write(voice, cells, results / "README.md")
+    elif first == "status":
+        _status(voice, cells, _wanted(others or ["all"], backbone))
+    else:
+        wanted = _wanted(what, backbone, changes)
+        options = _options(device, compiled)
+        images = _Images(draw or [], data_root)
+        seconds = None if budget is None else _seconds(budget)
+        _run(voice, cells, wanted, images, options, seconds, at_once, weights)
+
+
+def _wanted(
+    names: list[str], backbones: list[str] | None, changes: list[str] | None = None
+) -> list[Cell]:
+    from dataclasses import replace
+
+    from protail.bench.tables import BACKBONES, TABLES, wanted_cells
+
+    chosen = list(TABLES) if names == ["all"] else names
+    cells = wanted_cells(chosen, backbones or list(BACKBONES))
+    overrides = read_changes(changes or [])
+    if not overrides:
+        return cells
+    changed = []
+    for cell in cells:
+        has_both = cell.recipe.classifier is not None
+        taken = {k: v for k, v in overrides.items() if has_both or k.startswith("representation.")}
+        changed.append(replace(cell, overrides={**cell.overrides, **taken}))
+    return changed
+
+
+def _options(device: str, compiled: bool) -> Any:
+    from protail.cli._devices import find_device
+    from protail.recipes.running import Options
+
+    place = find_device(device)
+    return Options.automatic(str(place), compiled=compiled and place.type == "cuda")
+
+
+def _seconds(budget: str) -> float:
+    from protail.cli.search import read_seconds
+
+    return read_seconds(budget)
+
+
+class _Images:
+    """Find the images of a draw: in an exported file that holds them, else by name."""
+
+    def __init__(self, files: list[Path], root: Path | None) -> None:
+        for file in files:
+            if not file.is_file():
+                raise ValueError(
+                    f"--draw {file}: there is no such file; expected an exported draw."
+                )
+        self._files, self._root = files, root
+
+    def __call__(self, draw: Draw) -> DataSet:
+        from protail.data.sets import DataSet, OtherDrawError, load_dataset
+
+        wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
+        for file in self._files:
+            try:
+                found = load_dataset(file, **wanted)
+            except OtherDrawError:
+                continue
+            if isinstance(found, DataSet) and found.name == draw.dataset:
+                return found
+        found = load_dataset(draw.dataset, root=self._root, **wanted)
+        assert isinstance(found, DataSet)
+        return found
+
+
+def _run(
+    voice: Voice,
+    cells: Cells,
+    wanted: list[Cell],
+    images: _Images,
+    options: Any,
+    seconds: float | None,
+    at_once: int,
+    weights: Path | None,
+) -> None:
+    from protail.bench.running import run_missing
+
+    missing = sum(cell not in cells for cell in wanted)
+    voice.say(f"{len(wanted)} cells: {len(wanted) - missing} are there, {missing} are missing.")
+    try:
+        n = run_missing(
+            wanted,
+            cells,
+            images,
+            options,
+            budget=seconds,
+            at_once=at_once,
+            weights=weights,
+            say=voice.say,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Finished cells are kept; the same command goes on.") from None
+    voice.say(f"{n} cells were run; {missing - n} are missing.")
+    voice.finish({"run": n, "missing": missing - n, "results": str(cells.folder)})
+
+
+def _status(voice: Voice, cells: Cells, wanted: list[Cell]) -> None:
+    from protail.bench.running import expected_seconds, missing_groups
+    from protail.cli._progress import in_words
+
+    groups = missing_groups(wanted, cells)
+    voice.show(_status_table(cells))
+    known = [expected_seconds(group, cells) for group in groups]
+    seconds = sum(each for each in known if each is not None)
+    missing = [cell.command for cell in wanted if cell not in cells]
+    voice.say(f"{len(missing)} of {len(wanted)} cells are missing.")
+    if missing:
+        voice.say(
+            f"They need {len(groups)} trainings of a representation: {in_words(seconds)} and "
+            f"{known.count(None)} of which no cell tells how long they take."
+        )
+    voice.finish(
+        {
+            "cells": len(wanted),
+            "missing": missing,
+            "trainings": [group.name for group in groups],
+            "seconds": seconds,
+        }
+    )
+
+
+def _status_table(cells: Cells) -> Table:
+    from rich.table import Table
+
+    from protail.bench.tables import BACKBONES, TABLES
+
+    shown = Table("table", "backbone", "cells", "missing")
+    for name, table in TABLES.items():
+        for backbone in BACKBONES:
+            wanted = {cell.key: cell for cell in table.cells(backbone)}
+            missing = sum(cell not in cells for cell in wanted.values())
+            shown.add_row(name, backbone, str(len(wanted)), str(missing))
+    return shown
+
+
+def _write(voice: Voice, cells: Cells, place: Path) -> None:
+    from protail._files import new_file
+    from protail.bench.page import results_page
+
+    with new_file(place, overwrite=True) as temporary:
+        temporary.write_text(results_page(cells), encoding="utf-8")
+    voice.say(f"{place}: made from {len(cells)} cells.")
+    voice.finish({"page": str(place), "cells": len(cells)})
+
+
+def _take(voice: Voice, cells: Cells, folders: list[str]) -> None:
+    from protail.bench.cells import Cells
+
+    if not folders:
+        raise ValueError(
+            "take needs a folder; expected one that holds cells, as in: take new-cells."
+        )
+    taken = sum(cells.take(Cells(folder)) for folder in folders)
+    voice.say(f"{taken} cells were taken into {cells.folder}, {len(cells)} are there.")
+    voice.finish({"taken": taken, "cells": len(cells)})

@@ -1,0 +1,149 @@
+"""Jobs: a recipe, its data and a seed; how to run them, and what they tell meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protail.data.sets import DataSet, FeatureData
+from protail.recipes._recipe import Recipe
+from protail.training.settings import RepresentationSettings
+
+
+@dataclass(frozen=True)
+class Job:
+    """One execution of a recipe.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        What to do. On features only stage 2 is left of it.
+    data : DataSet or FeatureData
+        With what.
+    seed : int
+        Same seed, same result.
+    folder : Path
+        Where its run is kept.
+    """
+
+    recipe: Recipe
+    data: DataSet | FeatureData
+    seed: int
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, FeatureData):
+            return
+        if self.recipe.classifier is None:
+            raise ValueError(
+                f"recipe {self.recipe.name!r} has no classifier stage, and {self.data.name} holds "
+                "features and no images; expected a recipe that learns a classifier, such as "
+                "'pc-la'. To learn a representation, train on images."
+            )
+        # Whatever the recipe says of stage 1, these features come from elsewhere.
+        object.__setattr__(self, "recipe", replace(self.recipe, representation=None))
+
+    @property
+    def representation(self) -> RepresentationSettings:
+        """Stage 1, which a job cannot do without."""
+        if self.recipe.representation is None:
+            raise ValueError(
+                f"recipe {self.recipe.name!r} has no representation stage; expected one. Combine "
+                f"it with one that has, as in 'wd/{self.recipe.name}'."
+            )
+        return self.recipe.representation
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Everything the result hangs on."""
+        return {
+            "recipe": self.recipe.resolved(),
+            "data": data_record(self.data),
+            "seed": self.seed,
+        }
+
+
+def data_record(data: DataSet | FeatureData) -> dict[str, Any]:
+    """Say what a run was done with.
+
+    Parameters
+    ----------
+    data : DataSet or FeatureData
+        Its data.
+
+    Returns
+    -------
+    dict
+        Name and description; of features, their width and digest too, by which they are known
+        again.
+    """
+    record = {"name": data.name, **data.description}
+    if isinstance(data, FeatureData):
+        record["features"] = {"width": data.n_features, "sha256": data.fingerprint()}
+    return record
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a job tells while it runs.
+
+    Attributes
+    ----------
+    job : Job
+        Which job.
+    epoch : int
+        Epochs done.
+    loss : float
+        Mean loss of the last one.
+    scores : dict of str to float
+        The last look at the test set, by group; empty before the first.
+    """
+
+    job: Job
+    epoch: int
+    loss: float
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+Watcher = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, none of which the result hangs on but for rounding.
+
+    Attributes
+    ----------
+    device : torch.device
+        Where to train.
+    driver : {"plain", "captured", "fabric"}
+        How a step is taken.
+    compiled : bool
+        Whether networks are compiled first.
+    resume, overwrite : bool
+        What to do with a run that is there already.
+    checkpoint_seconds : float
+        Time between two checkpoints, at least; they are made at the end of an epoch.
+    cache : Path or None
+        Where features stay for the next time.
+    """
+
+    device: torch.device
+    driver: str
+    compiled: bool = False
+    resume: bool = False
+    overwrite: bool = False
+    checkpoint_seconds: float = 60.0
+    cache: Path | None = None
+
+    @classmethod
+    def automatic(cls, device: str = "auto", **others: Any) -> Options:
+        """Choose device and driver: a GPU where there is one, with recorded steps."""
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        chosen = torch.device(device)
+        return cls(chosen, "captured" if chosen.type == "cuda" else "plain", **others)

@@ -1,0 +1,101 @@
+import json
+
+import pytest
+
+from protail.bench.cells import Cell, CellError, Cells, Draw, read_cell
+
+DRAW = Draw("cifar100-lt", 100)
+SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": None}}
+
+
+def test_a_cell_is_found_by_what_it_computes(tmp_path):
+    cells = Cells(tmp_path)
+    cells.add(Cell("pc", DRAW, 0, {"classifier.tau": 0.25}), {"scores": SCORES})
+    assert Cell("pc-la", DRAW, 0) in cells
+    assert Cell("pc-la", DRAW, 1) not in cells
+    assert Cell("pc", DRAW, 0) not in cells
+    assert Cell("pc-la", Draw("cifar100-lt", 50), 0) not in cells
+    assert Cell("pc-la", Draw("cifar100-lt", 100, "author"), 0) not in cells
+
+
+def test_cells_are_there_the_next_time(tmp_path):
+    cell = Cell("wd", DRAW, 2)
+    file = Cells(tmp_path).add(cell, {"scores": SCORES, "seconds": {"representation": 1.5}})
+    again = Cells(tmp_path)
+    assert len(again) == 1
+    assert again.get(cell).score("all") == 0.5
+    assert again.get(cell).score("few") is None
+    assert file.parent.name == "cifar100-lt-100"
+    assert json.loads(file.read_text())["command"] == cell.command
+
+
+def test_cells_of_before_a_setting_was_added_are_still_found(tmp_path):
+    cell = Cell("pc-la", DRAW, 0)
+    file = Cells(tmp_path).add(cell, {"scores": SCORES})
+    record = json.loads(file.read_text())
+    del record["recipe"]["classifier"]["batch_norm"]
+    file.write_text(json.dumps(record))
+    assert cell in Cells(tmp_path)
+
+
+def test_cells_that_share_a_representation():
+    softmax, prototypes = Cell("wd", DRAW, 0), Cell("pc", DRAW, 0)
+    assert softmax.representation_key == prototypes.representation_key
+    assert softmax.representation_key != Cell("wd", DRAW, 1).representation_key
+    assert softmax.representation_key != Cell("ce", DRAW, 0).representation_key
+
+
+def test_the_command_says_everything():
+    cell = Cell(
+        "wd-resnet32/pc-la",
+        Draw("cifar100-lt", 50, "author"),
+        1,
+        {"classifier.tau": 0.5, "classifier.augment": ["crop", "flip"]},
+    )
+    assert cell.command == (
+        "protail train wd-resnet32/pc-la --dataset cifar100-lt --imbalance 50 --seed 1 "
+        "--selection author --set classifier.tau=0.5 "
+        """--set 'classifier.augment=["crop", "flip"]'"""
+    )
+
+
+def test_cells_are_taken_from_another_folder_once(tmp_path):
+    here, there = Cells(tmp_path / "here"), Cells(tmp_path / "there")
+    for seed in range(3):
+        there.add(Cell("wd", DRAW, seed), {"scores": SCORES})
+    here.add(Cell("wd", DRAW, 0), {"scores": SCORES})
+    assert here.take(there) == 2
+    assert here.take(there) == 0
+    assert len(Cells(tmp_path / "here")) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "its format is 'list'"),
+        ('{"format": "protail-model"}', "its format is 'protail-model'"),
+        ('{"format": "protail-cell", "version": 9}', "its version is 9"),
+        ('{"format": "protail-cell", "version": 1}', "'plain' scores"),
+        (
+            '{"format": "protail-cell", "version": 1, "scores": {"plain": {"all": 45.1}}}',
+            "accuracies from 0 to 1",
+        ),
+    ],
+)
+def test_a_file_that_is_no_cell(tmp_path, text, words):
+    file = tmp_path / "cell.json"
+    file.write_text(text)
+    with pytest.raises(CellError, match="is no cell") as error:
+        read_cell(file)
+    assert words in str(error.value)
+
+
+def test_a_cell_whose_recipe_nobody_knows(tmp_path):
+    file = Cells(tmp_path).add(Cell("wd", DRAW, 0), {"scores": SCORES})
+    record = json.loads(file.read_text())
+    record["recipe"]["representation"]["backbone"] = 7
+    file.write_text(json.dumps(record))
+    with pytest.raises(CellError, match="recipe, data or seed"):
+        Cells(tmp_path)

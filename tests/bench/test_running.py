@@ -1,0 +1,147 @@
+"""Cells are really run: a small network on small images."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.running import expected_seconds, missing_groups, run_missing
+from protail.bench.scores import unpack_bits
+from protail.recipes.running import Job, Options, run_jobs
+from reference.tiny_data import tiny_data
+
+DRAW = Draw("patterns", 10)
+SMALL = {
+    "representation.backbone": "resnet32",
+    "representation.epochs": 2,
+    "representation.batch_size": 16,
+    "representation.lr": 0.02,
+    "representation.precision": "float32",
+}
+HEAD = {"classifier.augment": ["crop", "flip"], "classifier.precision": "float32"}
+CPU = Options.automatic("cpu")
+
+
+def wanted(seeds=(0,)):
+    cells = []
+    for seed in seeds:
+        cells.append(Cell("wd", DRAW, seed, SMALL))
+        cells.append(Cell("pc-la", DRAW, seed, SMALL | HEAD))
+        cells.append(Cell("pc-cdt", DRAW, seed, SMALL | HEAD | {"classifier.lr": 1.0}))
+    return cells
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tiny_data()
+
+
+@pytest.fixture(scope="module")
+def made(data, tmp_path_factory):
+    cells = Cells(tmp_path_factory.mktemp("cells"))
+    said = []
+    n = run_missing(wanted(), cells, lambda draw: data, CPU, say=said.append)
+    return cells, n, said
+
+
+def test_a_representation_serves_all_its_classifiers(made):
+    cells, n, said = made
+    assert n == 3
+    assert all(cell in cells for cell in wanted())
+    assert sum("epoch 2" in line for line in said) == 1
+
+
+def test_a_cell_is_what_its_command_gives(made, data, tmp_path):
+    cells, _, _ = made
+    for cell in wanted()[:2]:
+        job = Job(cell.recipe, data, cell.seed, tmp_path / cell.recipe_name)
+        [record] = run_jobs([job], CPU)
+        stage = "classifier" if cell.recipe.classifier else "representation"
+        for view in ("plain", "mirrored"):
+            for group in ("all", "medium", "few"):
+                assert cells.get(cell).score(group, view) == record[stage][view][group]
+
+
+def test_what_a_cell_says(made, data):
+    cells, _, _ = made
+    for cell in wanted():
+        result = cells.get(cell)
+        right = unpack_bits(result.record["right"]["plain"], len(data.test))
+        assert right.mean() == pytest.approx(result.score("all"))
+        assert len(result.record["norms"]) == len(data.train.classes)
+        assert result.record["about"]["torch"]
+        assert result.record["seconds"]["representation"] > 0
+        has_temperature = "temperature_quantiles" in result.record
+        assert has_temperature == (cell.recipe_name == "pc-cdt")
+
+
+def test_what_is_there_is_not_run_again(made, data):
+    cells, _, _ = made
+
+    def load(draw):
+        raise AssertionError("nothing is left to run")
+
+    assert run_missing(wanted(), cells, load, CPU) == 0
+    assert missing_groups(wanted([0, 1]), cells) == missing_groups(wanted([1]), cells)
+
+
+def test_the_budget_ends_it_before_a_training_that_would_not_end(made, data):
+    cells, _, _ = made
+    seconds = expected_seconds(missing_groups(wanted([1]), cells)[0], cells)
+    assert seconds > 0
+    said = []
+    n = run_missing(wanted([1]), cells, lambda draw: data, CPU, budget=seconds / 2, say=said.append)
+    assert n == 0
+    assert "not enough time" in said[-1]
+
+
+def test_killed_it_keeps_what_is_finished_and_goes_on(data, tmp_path):
+    seen = []
+
+    def stop(line):
+        seen.append(line)
+        if "seed 1: epoch 2" in line:
+            raise KeyboardInterrupt
+
+    folder, both = tmp_path / "cells", wanted([0, 1])
+    with pytest.raises(KeyboardInterrupt):
+        run_missing(both, Cells(folder), lambda draw: data, CPU, at_once=1, say=stop)
+    there = Cells(folder)
+    assert [cell in there for cell in both] == [True] * 3 + [False] * 3
+    assert run_missing(both, there, lambda draw: data, CPU, at_once=2) == 3
+
+
+def test_trainings_at_once_are_those_apart(made, data, tmp_path):
+    cells, _, _ = made
+    together = Cells(tmp_path)
+    run_missing(wanted([0, 1]), together, lambda draw: data, CPU, at_once=2)
+    for cell in wanted([0]):
+        assert together.get(cell).record["right"] == cells.get(cell).record["right"]
+
+
+def test_a_head_that_diverges_leaves_the_others_alone(made, data, tmp_path):
+    cells, _, _ = made
+    some = wanted()[:2]
+    wild = Cell("pc-sqeuclidean", DRAW, 0, SMALL | HEAD | {"classifier.lr": 1e30})
+    said, new = [], Cells(tmp_path)
+    run_missing([*some, wild], new, lambda draw: data, CPU, say=said.append)
+    assert wild not in new
+    assert any("is no number" in line for line in said)
+    assert new.get(some[1]).record["right"] == cells.get(some[1]).record["right"]
+
+
+def test_backbones_are_kept(data, tmp_path):
+    from protail.backbones import load_weights, make_backbone
+
+    run_missing(wanted()[:1], Cells(tmp_path / "c"), lambda draw: data, CPU, weights=tmp_path / "w")
+    [file] = (tmp_path / "w").iterdir()
+    load_weights(make_backbone("resnet32"), file)
+    assert file.name.startswith("resnet32-patterns-10-seed0-")
+
+
+def test_groups_come_in_the_order_they_are_wanted(tmp_path):
+    groups = missing_groups(wanted([2, 0, 1]), Cells(tmp_path))
+    assert [group.first.seed for group in groups] == [2, 0, 1]
+    assert all(a != b for a, b in pairwise(groups))
+    assert np.all([len(group.cells) == 3 for group in groups])

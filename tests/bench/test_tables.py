@@ -1,0 +1,74 @@
+import pytest
+
+from protail.bench.cells import Cells
+from protail.bench.page import results_page
+from protail.bench.paper import paper_table
+from protail.bench.questions import QUESTIONS
+from protail.bench.summaries import Summary, summarize
+from protail.bench.tables import BACKBONES, TABLES, bench_table, row_cell, wanted_cells
+
+ALL = [(table, backbone) for table in TABLES.values() for backbone in BACKBONES]
+
+
+@pytest.mark.parametrize(("table", "backbone"), ALL, ids=lambda x: getattr(x, "name", x))
+def test_every_cell_is_a_recipe_that_can_be_run(table, backbone):
+    expected = {"ResNet-34": "resnet34-cifar", "ResNet-32": "resnet32"}[backbone]
+    for row in table.rows:
+        recipe = row_cell(row, table.backbones[backbone], 0).recipe
+        assert recipe.representation.backbone == expected
+        assert (recipe.classifier is None) == (row.classifier is None)
+        stage1 = {key for key in row.overrides if key.startswith("representation.")}
+        assert stage1 or recipe.representation.weight_decay in (5e-3, 1e-3)
+
+
+def test_every_row_of_the_papers_tables_is_there():
+    for table in TABLES.values():
+        if table.paper is not None:
+            ours = {row.paper for row in table.rows if row.paper}
+            assert ours == {row.name for row in paper_table(table.paper).rows}
+
+
+def test_labels_of_a_question_are_unique():
+    for question in QUESTIONS:
+        labels = [row.label for row in question.rows]
+        assert len(set(labels)) == len(labels)
+    assert len({question.name for question in QUESTIONS}) == len(QUESTIONS)
+
+
+def test_tables_share_cells():
+    apart = sum(len(wanted_cells([name], ["ResNet-34"])) for name in ("table1", "table2", "table8"))
+    together = wanted_cells(["table1", "table2", "table8"], ["ResNet-34"])
+    assert len(together) < apart
+    assert len({cell.representation_key for cell in together}) == 3
+
+
+def test_names_nobody_knows():
+    with pytest.raises(ValueError, match="table1"):
+        bench_table("tabel1")
+    with pytest.raises(ValueError, match="ResNet-34"):
+        wanted_cells(["table1"], ["resnet34"])
+
+
+def test_summaries_are_means_and_sample_deviations(tmp_path):
+    cells, table = Cells(tmp_path), bench_table("table1")
+    for seed, share in enumerate([0.45, 0.46, 0.50]):
+        scores = {"all": share, "many": 0.7, "medium": 0.4, "few": 0.1}
+        cell = row_cell(table.rows[0], "wd", seed)
+        cells.add(cell, {"scores": {"plain": scores, "mirrored": scores}})
+    summary = summarize(table, table.rows[0], "ResNet-34", cells)
+    assert summary["all"].mean == pytest.approx(47.0)
+    assert summary["all"].deviation == pytest.approx(2.6457513)
+    assert summarize(table, table.rows[1], "ResNet-34", cells) == {}
+    assert str(Summary.of([0.2])) == "20.00"
+    page = results_page(cells)
+    assert "| Softmax | 70.00 ± 0.00 | 40.00 ± 0.00 | 10.00 ± 0.00 | 47.00 ± 2.65 |" in page
+    # 47 minus (35 * 76.12 + 35 * 46.13 + 30 * 11.34) / 100
+    assert "| 46.12 [46.19] | +0.81 |" in page
+
+
+def test_a_row_with_fewer_seeds_says_so(tmp_path):
+    cells, table = Cells(tmp_path), bench_table("table8")
+    scores = {"all": 0.5, "many": 0.7, "medium": 0.4, "few": 0.1}
+    cells.add(row_cell(table.rows[0], "wd", 1), {"scores": {"plain": scores, "mirrored": scores}})
+    assert "50.00 (1 of 3 seeds)" in results_page(cells)
+    assert "| PC + class T | not run |" in results_page(cells)

@@ -1,0 +1,141 @@
+"""The tables' command: what is there, what is missing, a slice that is really run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from protail.bench.cells import Cell, Cells, Draw
+from protail.cli import app
+from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
+from protail.data.sets.long_tail import draw_description
+
+ROOT = Path(__file__).parents[2]
+SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": 0.1}}
+SMALL = [
+    *("--set", "representation.epochs=1", "--set", "representation.precision=float32"),
+    *("--set", "classifier.precision=float32", "--set", "classifier.max_steps=2"),
+    *("--set", "classifier.augment=['flip']", "--backbone", "ResNet-32"),
+]
+
+
+def noise(counts, seed):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3, 8, 8), dtype=np.uint8)
+    return ImageSet(labels, tuple(str(code) for code in range(len(counts))), pixels)
+
+
+@pytest.fixture(scope="module")
+def draw(tmp_path_factory):
+    counts = long_tailed_counts(100, 100, 100)
+    about = draw_description(imbalance=100, kind="exp", selection="shuffled", seed=0, n_max=100)
+    data = DataSet("cifar100-lt", noise(counts, 0), noise([1] * 100, 1), description=about)
+    file = tmp_path_factory.mktemp("draws") / "small.zip"
+    save_draw(data, file)
+    return file
+
+
+def run(*words, folder):
+    return CliRunner().invoke(app, ["bench", *map(str, words), "--results", str(folder)])
+
+
+def test_status_of_nothing(tmp_path):
+    ended = run("status", "table1", "--json", folder=tmp_path)
+    assert ended.exit_code == 0, ended.output
+    record = json.loads(ended.stdout)
+    assert record["cells"] == len(record["missing"]) == 42
+    assert len(record["trainings"]) == 6
+
+
+def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
+    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL]
+    ended = run(*given, "--at-once", 1, folder=tmp_path)
+    assert ended.exit_code == 0, ended.output
+    assert "12 cells were run; 0 are missing." in ended.output
+    again = run(*given, folder=tmp_path)
+    assert "12 cells: 12 are there, 0 are missing." in again.output
+    # What was tried out is not taken for the table.
+    status = run("status", "table8", "--json", folder=tmp_path)
+    assert len(json.loads(status.stdout)["missing"]) == 24
+
+
+def test_the_page_is_written_from_the_cells(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    both = {"plain": SCORES["plain"], "mirrored": SCORES["plain"]}
+    cells.add(Cell("wd", Draw("cifar100-lt", 100), 0), {"scores": both})
+    ended = run("write", folder=tmp_path)
+    assert ended.exit_code == 0, ended.output
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| Softmax | 70.00 | 50.00 | 10.00 | 50.00 (1 of 3 seeds) |" in page
+
+
+def test_cells_are_taken(tmp_path):
+    there = Cells(tmp_path / "there")
+    there.add(Cell("wd", Draw("cifar100-lt", 100), 0), {"scores": SCORES})
+    ended = run("take", tmp_path / "there", folder=tmp_path / "here")
+    assert "1 cells were taken" in ended.output
+    assert len(Cells(tmp_path / "here" / "cells")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tabel1"], "'table1'"),
+        (["take"], "take needs a folder"),
+        (["table1", "--backbone", "resnet"], "ResNet-34"),
+        (["table1", "--draw", "nowhere.zip"], "no such file"),
+        (["table1", "--budget", "long"], "no duration"),
+        (["table1", "--set", "classifier.tua=1"], "tau"),
+    ],
+)
+def test_bad_input(words, said, tmp_path):
+    ended = run(*words, "--device", "cpu", folder=tmp_path / "results")
+    assert ended.exit_code == 2
+    assert said in ended.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_file_that_is_no_cell_is_named(tmp_path):
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "broken.json").write_text("{")
+    ended = run("status", folder=tmp_path)
+    assert ended.exit_code == 2
+    assert "broken.json is no cell" in ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("tar") is None or os.name == "nt", reason="needs tar and a shell")
+def test_a_slice_on_another_machine(draw, tmp_path):
+    """The script's both halves; the other machine is this one, reached by a shell."""
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "benchmarks").mkdir()
+    shutil.copy(ROOT / "benchmarks" / "gpu_slice.sh", tree / "benchmarks")
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    (tree / "draws").mkdir()
+    shutil.copy(draw, tree / "draws")
+    other = tmp_path / "reach"
+    other.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    other.chmod(0o755)
+    options = [*SMALL, "--device", "cpu", "--at-once", "3"]
+    ended = subprocess.run(
+        ["bash", "benchmarks/gpu_slice.sh", "somewhere", "5m", "table8"],
+        cwd=tree,
+        env=os.environ
+        | {"SSH": str(other), "PYTHON": sys.executable, "PYTHONPATH": ""}
+        | {"BENCH_OPTIONS": " ".join(options).replace("'", '"')},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "12 cells were taken" in ended.stdout + ended.stderr
+    assert len(Cells(tree / "results" / "cells")) == 12
+    assert not list(tmp_path.glob("*.tar"))
+    assert not any(tarfile.is_tarfile(file) for file in tree.rglob("*") if file.is_file())

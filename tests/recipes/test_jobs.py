@@ -1,0 +1,63 @@
+"""Jobs on features: stage 2 only, in a run like any other."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from protail.recipes import load_recipe
+from protail.recipes.running import Job, Options, run_jobs
+from protail.training.runs import Run, RunError
+from reference.feature_data import feature_data
+
+OPTIONS = Options(torch.device("cpu"), "plain")
+
+
+@pytest.fixture
+def data():
+    return feature_data()
+
+
+def test_a_run_on_features(data, tmp_path):
+    job = Job(load_recipe("pc-la"), data, 0, tmp_path / "run")
+    [record] = run_jobs([job], OPTIONS)
+    run = Run.open(tmp_path / "run")
+    assert run.evaluation() == record
+    assert {stage: list(modes) for stage, modes in record.items()} == {
+        "classifier": ["plain", "mirrored"]
+    }
+    assert record["classifier"]["plain"]["all"] > 0.9
+    assert set(run.weights()) == {"classifier.prototypes"}
+    assert run.last_checkpoint() is None
+    assert run.resolved["recipe"]["representation"] is None
+    assert run.resolved["data"] == {
+        "name": "clusters",
+        "made": "for tests",
+        "features": {"width": 8, "sha256": data.fingerprint()},
+    }
+
+
+def test_seeds_at_once_and_what_is_finished(tmp_path):
+    data = feature_data(whole=False)
+    jobs = [Job(load_recipe("pc"), data, seed, tmp_path / f"{seed}") for seed in (0, 1)]
+    records = run_jobs(jobs, OPTIONS)
+    assert not torch.equal(*(Run.open(job.folder).weights().popitem()[1] for job in jobs))
+    again = dataclasses.replace(OPTIONS, resume=True)
+    assert run_jobs(jobs, again) == records
+    others = [Job(load_recipe("pc"), feature_data(), 0, jobs[0].folder)]
+    with pytest.raises(RunError, match="data"):
+        run_jobs(others, again)
+
+
+def test_what_stage_1_says_does_not_matter(data, tmp_path):
+    jobs = [Job(load_recipe(name), data, 0, tmp_path) for name in ("pc-la", "ce/pc-la")]
+    alone = dataclasses.replace(load_recipe("pc-la"), representation=None)
+    jobs.append(Job(alone, data, 0, tmp_path))
+    assert [job.recipe.stages for job in jobs] == [("classifier",)] * 3
+    resolved = [job.resolved["recipe"]["classifier"] for job in jobs]
+    assert resolved[0] == resolved[1] == resolved[2]
+
+
+def test_a_recipe_without_a_classifier(data, tmp_path):
+    with pytest.raises(ValueError, match=r"'ce' has no classifier stage.*clusters.*'pc-la'"):
+        Job(load_recipe("ce"), data, 0, tmp_path)
