@@ -62,6 +62,9 @@ def test_float16_shards_of_a_run(protail, folder, learned):
     assert sizes == {file.name: file.stat().st_size for file in (folder / "half").iterdir()}
     assert len(sizes) == 5  # 0.93 MB of numbers, and the index
     assert all(size <= 300 * 1024 for size in sizes.values())
+    assert protail("weights", "run", "-o", "again", "--max-shard-size", "300KiB").code == 0
+    for name in sizes:
+        assert (folder / "again" / name).read_bytes() == (folder / "half" / name).read_bytes()
     backbone = make_backbone("resnet32")
     load_weights(backbone, folder / "half")
     assert same(backbone.state_dict(), rounded(learned, torch.float16))

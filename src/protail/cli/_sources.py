@@ -129,8 +129,8 @@ def _column_order(model: Model, file: FeatureFile) -> Array | None:
         places = {name: place for place, name in enumerate(file.names)}
         if missing := [name for name in model.names if name not in places]:
             raise ValueError(
-                f"{file.path} lacks {len(missing)} of {counted(len(model.names), 'column')} that "
-                f"{model.folder} was fitted on (first: {missing[:3]}); expected all of them. "
+                f"{file.path} lacks {len(missing)} of the {counted(len(model.names), 'column')} "
+                f"that {model.folder} was fitted on (first: {missing[:3]}); expected all of them. "
                 "Name them as in the training file."
             )
         return np.array([places[name] for name in model.names])

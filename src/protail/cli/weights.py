@@ -134,7 +134,7 @@ def _backbone(run: Run) -> dict[str, Tensor]:
 
     found = {
         name.removeprefix(_PART): tensor
-        for name, tensor in run.weights().items()
+        for name, tensor in sorted(run.weights().items())  # read in any order
         if name.startswith(_PART)
     }
     if not found:
