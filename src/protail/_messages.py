@@ -32,8 +32,9 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     message = f"{what}={got!r} is unknown; expected one of {', '.join(map(repr, names))}."
-    close = get_close_matches(str(got).lower(), names, n=1, cutoff=0.65)
-    return f"{message} Did you mean {close[0]!r}?" if close else message
+    written = {name.lower(): name for name in names}
+    close = get_close_matches(str(got).lower(), written, n=1, cutoff=0.65)
+    return f"{message} Did you mean {written[close[0]]!r}?" if close else message
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

@@ -5,20 +5,20 @@ from protail.bench.page import results_page
 from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
 from protail.bench.summaries import Summary, summarize
-from protail.bench.tables import BACKBONES, TABLES, bench_table, row_cell, wanted_cells
+from protail.bench.tables import CHOICES, TABLES, bench_table, wanted_cells
 
-ALL = [(table, backbone) for table in TABLES.values() for backbone in BACKBONES]
+ALL = [(table, backbone) for table in (TABLES | CHOICES).values() for backbone in table.backbones]
 
 
 @pytest.mark.parametrize(("table", "backbone"), ALL, ids=lambda x: getattr(x, "name", x))
 def test_every_cell_is_a_recipe_that_can_be_run(table, backbone):
     expected = {"ResNet-34": "resnet34-cifar", "ResNet-32": "resnet32"}[backbone]
     for row in table.rows:
-        recipe = row_cell(row, table.backbones[backbone], 0).recipe
+        recipe = table.cell(row, backbone, 0).recipe
         assert recipe.representation.backbone == expected
         assert (recipe.classifier is None) == (row.classifier is None)
         stage1 = {key for key in row.overrides if key.startswith("representation.")}
-        assert stage1 or recipe.representation.weight_decay in (5e-3, 1e-3)
+        assert stage1 or recipe.representation.weight_decay in (5e-3, 5.5e-3)
 
 
 def test_every_row_of_the_papers_tables_is_there():
@@ -53,7 +53,7 @@ def test_summaries_are_means_and_sample_deviations(tmp_path):
     cells, table = Cells(tmp_path), bench_table("table1")
     for seed, share in enumerate([0.45, 0.46, 0.50]):
         scores = {"all": share, "many": 0.7, "medium": 0.4, "few": 0.1}
-        cell = row_cell(table.rows[0], "wd", seed)
+        cell = table.cell(table.rows[0], "ResNet-34", seed)
         cells.add(cell, {"scores": {"plain": scores, "mirrored": scores}})
     summary = summarize(table, table.rows[0], "ResNet-34", cells)
     assert summary["all"].mean == pytest.approx(47.0)
@@ -69,6 +69,17 @@ def test_summaries_are_means_and_sample_deviations(tmp_path):
 def test_a_row_with_fewer_seeds_says_so(tmp_path):
     cells, table = Cells(tmp_path), bench_table("table8")
     scores = {"all": 0.5, "many": 0.7, "medium": 0.4, "few": 0.1}
-    cells.add(row_cell(table.rows[0], "wd", 1), {"scores": {"plain": scores, "mirrored": scores}})
+    cells.add(
+        table.cell(table.rows[0], "ResNet-34", 1), {"scores": {"plain": scores, "mirrored": scores}}
+    )
     assert "50.00 (1 of 3 seeds)" in results_page(cells)
     assert "| PC + class T | not run |" in results_page(cells)
+
+
+def test_no_choice_is_made_on_test_images():
+    for table in CHOICES.values():
+        cells = table.cells("ResNet-34")
+        assert all(cell.draw.held_out == 0.2 for cell in cells)
+        assert {(cell.seed, cell.draw.held_out_seed) for cell in cells} == {(0, 0), (1, 1), (2, 2)}
+        assert len({cell.key for cell in cells}) == len(cells)
+        assert all("--held-out 0.2 --held-out-seed" in cell.command for cell in cells)

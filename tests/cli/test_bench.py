@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.tables import wanted_cells
 from protail.cli import app
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description
@@ -52,6 +53,25 @@ def test_status_of_nothing(tmp_path):
     record = json.loads(ended.stdout)
     assert record["cells"] == len(record["missing"]) == 42
     assert len(record["trainings"]) == 6
+    assert "Left to train: 6 representations; of 6 no cell tells the time." in (
+        run("status", "table1", folder=tmp_path).output
+    )
+
+
+def test_status_of_all_but_one(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    *there, lacking = wanted_cells(["table8"], ["ResNet-34"])
+    for cell in there:
+        cells.add(cell, {"scores": SCORES, "seconds": {"representation": 120.0}})
+    ended = run("status", "table8", "--backbone", "ResNet-34", folder=tmp_path)
+    assert "Of 12 cells 1 is missing." in ended.output
+    assert "| table8 | ResNet-34 | 12    | 1       |" in ended.output
+    assert "ResNet-32" not in ended.output
+    assert "Left to train: 1 representation; 1 takes 2 min 0 s." in ended.output
+    cells.add(lacking, {"scores": SCORES})
+    ended = run("status", "table8", "--backbone", "ResNet-34", folder=tmp_path)
+    assert "Of 12 cells 0 are missing." in ended.output
+    assert "Left to train" not in ended.output
 
 
 def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
@@ -80,7 +100,7 @@ def test_cells_are_taken(tmp_path):
     there = Cells(tmp_path / "there")
     there.add(Cell("wd", Draw("cifar100-lt", 100), 0), {"scores": SCORES})
     ended = run("take", tmp_path / "there", folder=tmp_path / "here")
-    assert "1 cells were taken" in ended.output
+    assert "1 cell was taken" in ended.output
     assert len(Cells(tmp_path / "here" / "cells")) == 1
 
 

@@ -130,6 +130,23 @@ def test_a_data_set_that_is_found_by_its_name(protail, tmp_path, monkeypatch):
     assert protail(*arguments).json["evaluation"] == Run.open(run).evaluation()
 
 
+def test_a_run_on_a_draw_of_it_never_downloads(protail, tmp_path, monkeypatch):
+    monkeypatch.setitem(cifar.SOURCES, "cifar10-lt", write_cifar(tmp_path / "c", "cifar10-lt"))
+    monkeypatch.setattr(cifar, "_download", lambda *_: pytest.fail("it downloads"))
+    export = ["data", "export", "cifar10-lt", "--imbalance", 4, "--data-root", "c"]
+    assert protail(*export, "-o", "draw.zip").code == 0
+    trained = protail(
+        *("train", "ncm", "--dataset", "draw.zip", "-o", "run", "--device", "cpu"), *NOTHING_LEARNED
+    )
+    assert trained.code == 0, trained.err
+    arguments = ["evaluate", "run", "--data-root", "elsewhere", "--device", "cpu"]
+    refused(protail(*arguments), "run: cifar10-lt: ", "not found in", "--dataset PATH_OF_THE_DRAW")
+    refused(protail(*arguments, "--dataset", "cifar10-lt"), "evaluate: cifar10-lt: ")
+    told = protail(*arguments, "--dataset", "draw.zip", "--json")
+    assert told.code == 0, told.err
+    assert told.json["evaluation"] == Run.open("run").evaluation()
+
+
 def test_photos_some_of_which_cannot_be_read(protail, tmp_path):
     write_class_folders(tmp_path / "photos", {"ant": 6, "bee": 3})
     (tmp_path / "photos/bee/0.jpg").write_bytes(b"no picture")
@@ -145,7 +162,7 @@ def test_photos_some_of_which_cannot_be_read(protail, tmp_path):
     shutil.rmtree(tmp_path / "run")
     skipping = protail(*arguments, "--on-bad-image", "skip")
     assert skipping.code == 0, skipping.err
-    assert "1 images cannot be read and are left out" in skipping.err
+    assert "1 image cannot be read and is left out" in skipping.err
     told = protail("evaluate", "run", "--dataset", "photos", "--device", "cpu", "--json")
     assert told.code == 0, told.err
     assert told.json["evaluation"] == Run.open(tmp_path / "run").evaluation()

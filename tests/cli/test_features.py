@@ -113,6 +113,11 @@ def test_stats(protail, folder):
     assert found["counts"] == [120, 60, 25, 12, 4]
 
 
+def test_its_run_has_no_backbone_to_take_along(protail):
+    assert protail(*TRAIN, "--dataset", "whole.npz", "-o", "run").code == 0
+    refused(protail("weights", "run", "-o", "out"), "run: a run on features has no backbone")
+
+
 def test_who_needs_images(protail):
     words = "holds features and no images; expected images to"
     refused(protail("data", "prepare", "whole.npz"), f"whole {words} prepare")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from protail.cli import _train_progress, app
 from protail.cli._command import Voice
+from protail.evaluation import Evaluation
 from protail.recipes import load_recipe, recipe_hash
 from protail.training.runs import Run
 from reference.stopping import STOPPED
@@ -101,6 +102,21 @@ def test_a_shipped_recipe_with_changes_as_json(protail, folder):
         load_recipe("pc-la").with_overrides(changes).resolved()
     )
     assert ended.json["summary"] is None
+
+
+def test_held_out_images_stand_in_for_the_test_images(protail, folder):
+    short = ["--set", "representation.epochs=0", "--set", "classifier.epochs=0"]
+    held_out = ["--held-out", 0.25, "--held-out-seed", 3]
+    ended = protail("train", "tiny.toml", "--dataset", "draw.zip", *short, *held_out, "--json")
+    assert ended.code == 0, ended.err
+    [run] = ended.json["runs"]
+    assert run["run"] == "runs/tiny-patterns-10-held-out-seed0"
+    assert ended.json["data"]["held_out"] == 0.25
+    judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
+    assert judged.n_rows == 41  # of 159 training images; the 80 test images are not looked at
+    again = protail("evaluate", run["run"], "--dataset", "draw.zip", "--json")
+    assert again.json["evaluation"] == run["evaluation"]
+    refused(protail("train", "tiny.toml", "--dataset", "draw.zip", "--held-out", 1.5), "1.5")
 
 
 def test_seeds_at_once_are_each_seed_alone(protail, source, folder):

@@ -83,6 +83,29 @@ def test_heads_at_once_are_heads_alone(frozen):
             torch.testing.assert_close(together[name].state_dict()[key], tensor)
 
 
+def test_heads_are_watched_and_learn_the_same(frozen):
+    settings = {
+        "pc": dataclasses.replace(SETTINGS, epochs=2),
+        "ncm": dataclasses.replace(SETTINGS, epochs=0),
+    }
+    looks = []
+
+    def look(step, heads):
+        looks.append((step, {name: head.prototypes.clone() for name, head in heads.items()}))
+
+    watched = learn_heads(settings, frozen, seed=0, watch=look, watch_every=4)
+    alone = learn_heads(settings, frozen, seed=0)
+    for name in settings:
+        assert torch.equal(watched[name].prototypes, alone[name].prototypes)
+    of_pc = [(step, heads["pc"]) for step, heads in looks if "pc" in heads]
+    # 240 draws an epoch in batches of 16: 15 steps, and a look where an epoch ends.
+    assert [step for step, _ in of_pc] == [0, 4, 8, 12, 15, 16, 20, 24, 28, 30]
+    assert torch.equal(of_pc[0][1], alone["ncm"].prototypes)
+    assert torch.equal(of_pc[-1][1], alone["pc"].prototypes)
+    assert not torch.equal(of_pc[1][1], of_pc[2][1])
+    assert [step for step, heads in looks if "ncm" in heads] == [0]
+
+
 def test_zero_epochs_is_the_nearest_class_mean(frozen):
     settings = dataclasses.replace(SETTINGS, epochs=0, centroids="clean")
     head = learn_heads({"ncm": settings}, frozen, seed=0)["ncm"]

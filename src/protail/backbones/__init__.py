@@ -1,6 +1,7 @@
 """Backbones: images to feature vectors, and the weights they start from."""
 
 from protail.backbones._errors import WeightsError
+from protail.backbones.bundled import bundled_weights
 from protail.backbones.registry import backbone_names, make_backbone, register_backbone
 from protail.backbones.resnet_cifar import CifarResNet
 from protail.backbones.shards import save_weights
@@ -11,6 +12,7 @@ __all__ = [
     "LoadReport",
     "WeightsError",
     "backbone_names",
+    "bundled_weights",
     "load_weights",
     "make_backbone",
     "register_backbone",

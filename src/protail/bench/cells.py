@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +36,31 @@ class Draw:
         The largest class over the smallest.
     selection : str
         Which images of a class are kept.
+    held_out : float
+        The share of each class's training images that stands in the place of the test images; 0
+        where it is these that a cell is judged on.
+    held_out_seed : int
+        Of the images that are held out.
 
     Examples
     --------
     >>> from protail.bench.cells import Draw
-    >>> Draw("cifar100-lt", 100).folder
-    'cifar100-lt-100'
+    >>> Draw("cifar100-lt", 100).folder, Draw("cifar100-lt", 100, held_out=0.2).folder
+    ('cifar100-lt-100', 'cifar100-lt-100-held-out')
     """
 
     dataset: str
     imbalance: float
     selection: str = "shuffled"
+    held_out: float = 0.0
+    held_out_seed: int = 0
 
     @property
     def folder(self) -> str:
         """The folder its cells are kept in."""
         kind = "" if self.selection == "shuffled" else f"-{self.selection}"
-        return f"{self.dataset}-{self.imbalance:g}{kind}"
+        judged = "-held-out" if self.held_out else ""
+        return f"{self.dataset}-{self.imbalance:g}{kind}{judged}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Cell:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe with its overrides."""
-        return load_recipe(self.recipe_name).with_overrides(self.overrides)
+        return _read_once(self.recipe_name).with_overrides(self.overrides)
 
     @cached_property
     def key(self) -> str:
@@ -106,10 +114,17 @@ class Cell:
         words += ["--imbalance", f"{self.draw.imbalance:g}", "--seed", str(self.seed)]
         if self.draw.selection != "shuffled":
             words += ["--selection", self.draw.selection]
+        if self.draw.held_out:
+            words += ["--held-out", f"{self.draw.held_out:g}"]
+            words += ["--held-out-seed", str(self.draw.held_out_seed)]
         for key, value in self.overrides.items():
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--set", f"{key}={text}"]
         return shlex.join(words)
+
+
+# Hundreds of cells share a few recipes.
+_read_once = cache(load_recipe)
 
 
 def cell_key(recipe: Recipe, draw: Draw, seed: int) -> str:
@@ -142,7 +157,9 @@ def cell_key(recipe: Recipe, draw: Draw, seed: int) -> str:
 
 
 def _digest(recipe: str, draw: Draw, seed: int) -> str:
-    data = [draw.dataset, float(draw.imbalance), draw.selection]
+    data: list[Any] = [draw.dataset, float(draw.imbalance), draw.selection]
+    if draw.held_out:
+        data += [draw.held_out, draw.held_out_seed]
     return hashlib.sha256(json.dumps([recipe, data, seed]).encode()).hexdigest()
 
 

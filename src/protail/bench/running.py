@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from protail._messages import counted
 from protail.backbones import save_weights
 from protail.bench.cells import Cell, Cells, Draw
 from protail.bench.scores import score_head
@@ -163,7 +164,8 @@ def run_missing(
         left = None if budget is None else budget - (time.monotonic() - began)
         n = _how_many(groups[:at_once], cells, left)
         if n == 0:
-            say(f"{len(groups)} trainings are left: not enough time for another one.")
+            left_over = counted(len(groups), "training is", "trainings are")
+            say(f"{left_over} left: not enough time for another one.")
             break
         work = _Work(cells, load, options, weights, say)
         work.run(groups[:n])

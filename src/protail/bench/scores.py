@@ -55,6 +55,7 @@ def _judge(logits: Tensor, features: Features) -> tuple[dict[str, Any], NDArray[
         confidence=confidence,
     )
     scores: dict[str, Any] = {group: getattr(evaluation, group) for group in GROUPS}
+    scores["balanced"] = evaluation.balanced_accuracy
     scores["calibration_error"] = evaluation.calibration_error
     return scores, predicted == features.test_labels
 

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 from protail.bench.cells import GROUPS, Cells
 from protail.bench.rows import Row
-from protail.bench.tables import Table, row_cell
+from protail.bench.tables import Table
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def summarize(
     dict of str to Summary
         By group; empty where no cell is there.
     """
-    wanted = [row_cell(row, table.backbones[backbone], seed) for seed in table.seeds]
+    wanted = [table.cell(row, backbone, seed) for seed in table.seeds]
     found = [result for cell in wanted if (result := cells.get(cell)) is not None]
     summaries = {}
     for group in GROUPS:

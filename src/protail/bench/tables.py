@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protail._messages import unknown_name
 from protail.bench.cells import Cell, Draw
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
+from protail.bench.tuning import TUNING_ROWS
 
 SEEDS = (0, 1, 2)
 CIFAR100 = Draw("cifar100-lt", 100)
@@ -32,6 +33,11 @@ class Table:
         The number of the paper's table that it stands beside.
     seeds : tuple of int
         One cell each in every row.
+    backbones : mapping of str to str
+        The recipe of stage 1, by what the reader sees.
+    held_out : float
+        The share of the training images that it is judged on, others for every seed; 0 for the
+        test images.
     """
 
     name: str
@@ -40,22 +46,22 @@ class Table:
     paper: int | None = None
     seeds: tuple[int, ...] = SEEDS
     backbones: Mapping[str, str] = field(default_factory=lambda: dict(BACKBONES))
+    held_out: float = 0.0
 
     def cells(self, backbone: str, rows: Iterable[Row] | None = None) -> list[Cell]:
         """List the cells of rows, by default all of them, on a backbone; seed by seed."""
         chosen = list(self.rows if rows is None else rows)
-        return [
-            row_cell(row, self.backbones[backbone], seed) for seed in self.seeds for row in chosen
-        ]
+        return [self.cell(row, backbone, seed) for seed in self.seeds for row in chosen]
 
-
-def row_cell(row: Row, representation: str, seed: int) -> Cell:
-    """Make the cell of a row: its classifier on a representation."""
-    name = representation
-    if row.classifier is not None:
-        name = row.classifier if representation == "wd" else f"{representation}/{row.classifier}"
-    draw = Draw(CIFAR100.dataset, CIFAR100.imbalance, row.selection)
-    return Cell(name, draw, seed, row.overrides)
+    def cell(self, row: Row, backbone: str, seed: int) -> Cell:
+        """Make the cell of a row: its classifier on a representation."""
+        name = first = self.backbones[backbone]
+        if row.classifier is not None:
+            name = row.classifier if first == "wd" else f"{first}/{row.classifier}"
+        draw = replace(CIFAR100, selection=row.selection)
+        if self.held_out:
+            draw = replace(draw, held_out=self.held_out, held_out_seed=seed)
+        return Cell(name, draw, seed, row.overrides)
 
 
 _SOFTMAX = Row("Softmax", None, paper="Softmax")
@@ -110,6 +116,19 @@ TABLES = {
         ),
     )
 }
+# Tables that choices are made by: none of their cells knows a test image.
+CHOICES = {
+    table.name: table
+    for table in (
+        Table(
+            "tuning",
+            "The best setting of the prototype classifier, on held-out training images",
+            TUNING_ROWS,
+            backbones={"ResNet-34": "wd"},
+            held_out=0.2,
+        ),
+    )
+}
 
 
 def bench_table(name: str) -> Table:
@@ -132,9 +151,10 @@ def bench_table(name: str) -> Table:
     >>> len(table.rows), table.cells("ResNet-34")[1].command
     (4, 'protail train pc-cdt --dataset cifar100-lt --imbalance 100 --seed 0')
     """
-    if name not in TABLES:
-        raise ValueError(unknown_name("table", name, TABLES))
-    return TABLES[name]
+    tables = TABLES | CHOICES
+    if name not in tables:
+        raise ValueError(unknown_name("table", name, tables))
+    return tables[name]
 
 
 def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
@@ -166,6 +186,7 @@ def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
         if backbone not in BACKBONES:
             raise ValueError(unknown_name("backbone", backbone, BACKBONES))
         for name in names:
-            for cell in bench_table(name).cells(backbone):
+            table = bench_table(name)
+            for cell in table.cells(backbone) if backbone in table.backbones else ():
                 cells.setdefault(cell.key, cell)
     return list(cells.values())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protail._messages import counted
 from protail.analysis import table7_entries, table7_errata, table7_row
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ def stats(dataset: DataSet | FeatureData) -> dict[str, Any]:
 def show_stats(voice: Voice, dataset: DataSet | FeatureData, found: dict[str, Any]) -> None:
     """Show what `stats` found: a line, a table of groups, errata, bars."""
     images = ", ".join(f"{n:,} {part}" for part, n in found["images"].items())
-    each = f" as {found['features']:,} features each" if found["features"] else ""
+    each = f" as {counted(found['features'], 'feature')} each" if found["features"] else ""
     voice.show(
-        f"{found['name']}: {found['classes']:,} classes, {images} images{each}, imbalance "
-        f"{found['imbalance']:.4g}"
+        f"{found['name']}: {counted(found['classes'], 'class', 'classes')}, {images} images{each}, "
+        f"imbalance {found['imbalance']:.4g}"
     )
     voice.show(_groups_table(found))
     for erratum in (found["table7"] or {"errata": []})["errata"]:
@@ -170,7 +171,8 @@ def counts_picture(dataset: DataSet | FeatureData) -> bytes:
         # Largest first, the classes of a group stand side by side.
         places = np.flatnonzero(np.isin(order, group))
         if len(places):
-            label = f"{name} ({len(places):,} classes, {profile.counts[group].sum():,} images)"
+            classes = counted(len(places), "class", "classes")
+            label = f"{name} ({classes}, {counted(profile.counts[group].sum(), 'image')})"
             edges = np.arange(places[0], places[-1] + 2)
             heights = np.maximum(profile.counts[order[places]], floor)
             axes.stairs(

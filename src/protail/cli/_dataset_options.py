@@ -20,6 +20,7 @@ __all__ = [
     "Lists",
     "OnBadImage",
     "Selection",
+    "hold_out",
     "load_data",
     "load_images",
 ]
@@ -73,3 +74,13 @@ def load_images(name: str, root: Path | None = None, **options: Any) -> DataSet:
     from protail.data.sets import require_images
 
     return require_images(load_data(name, root, **options), "search with")
+
+
+def hold_out(data: DataSet | FeatureData, share: float, seed: int) -> DataSet:
+    """Put a share of each class's training images in the place of the test images."""
+    from protail.data.sets import require_images
+    from protail.recipes.search import held_out_data
+
+    if not 0 < share < 1:
+        raise ValueError(f"--held-out {share:g}; expected a share above 0 and below 1.")
+    return held_out_data(require_images(data, "hold some of out"), share=share, seed=seed)

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from protail._messages import counted
 from protail.backbones import make_backbone
-from protail.cli._dataset_options import load_data
+from protail.cli._dataset_options import hold_out, load_data
 from protail.cli._devices import find_device
-from protail.data.sets import DataSet, FeatureData
+from protail.data.sets import DataSet, DataSetError, FeatureData
 from protail.data.sets.registry import DATA_SETS
 from protail.heads.registry import make_head
 from protail.recipes import Recipe
@@ -77,7 +78,18 @@ def _load_recorded(
             f"{run.folder}: its data set {name!r} has no name that is known here; expected the "
             "draw, folder or file of features it was trained on. Name it with --dataset."
         )
-    data = load_data(source, data_root, lists=lists, **_recorded_options(source, recorded))
+    options = _recorded_options(source, recorded)
+    try:
+        data = load_data(source, data_root, lists=lists, **options)
+    except DataSetError as error:
+        if dataset is not None:
+            raise
+        raise RunError(
+            f"{run.folder}: {error} Where it was trained on an exported draw, --dataset "
+            "PATH_OF_THE_DRAW reads the data from there."
+        ) from error
+    if share := recorded.get("held_out"):
+        data = hold_out(data, share, recorded["held_out_seed"])
     there, found = {"name": name, **recorded}, data_record(data)
     if "features" in there and "features" in found:
         # They are known by their digest, whatever the file is called by now.
@@ -94,7 +106,8 @@ def _load_recorded(
 
 def _recorded_options(source: str, recorded: dict[str, Any]) -> dict[str, Any]:
     """Find in a data set's description the options that give it again."""
-    said = {**recorded, **(recorded.get("split") or {})}
+    # Nothing is fetched to judge: images of an exported draw are in that file.
+    said = {**recorded, **(recorded.get("split") or {}), "download": False}
     if recorded.get("images_skipped"):
         said["on_bad_image"] = "skip"
     if "features" in recorded:
@@ -116,9 +129,9 @@ def _check_counts(run: Run, data: DataSet | FeatureData) -> None:
     same = np.array_equal(judged.counts, data.train.profile.counts)
     if not same or not np.array_equal(judged.class_rows, tested):
         raise RunError(
-            f"{run.folder}: the data set that was found has {len(data.train):,} images to learn "
-            f"from and {len(data.test):,} to judge on, in other classes or numbers than when it "
-            "was trained. Check --dataset and --data-root."
+            f"{run.folder}: the data set that was found has {counted(len(data.train), 'image')} "
+            f"to learn from and {len(data.test):,} to judge on, in other classes or numbers than "
+            "when it was trained. Check --dataset and --data-root."
         )
 
 

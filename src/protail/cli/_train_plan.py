@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from protail._messages import unknown_name
+from protail._messages import counted, unknown_name
 from protail.cli._devices import find_device
 from protail.data.augment._augment import NAMES
 from protail.data.augment._loader import LOADER_NAMES
@@ -163,6 +163,7 @@ def _folder(
     imbalance = data.description.get("imbalance")
     words = [recipe.name.replace("/", "-"), data.name]
     words += [] if imbalance is None else [f"{imbalance:g}"]
+    words += ["held-out"] if "held_out" in data.description else []
     return Path("runs", "-".join([*words, f"seed{seed}"]))
 
 
@@ -216,13 +217,13 @@ def say_plan(voice: Voice, plan: Plan) -> None:
 def _representation_words(settings: RepresentationSettings) -> str:
     return (
         f"{settings.backbone}, {_part('head', settings)} head, {_part('loss', settings)}; "
-        f"{settings.epochs} epochs, batch {settings.batch_size}, rate {settings.lr:g}, "
+        f"{counted(settings.epochs, 'epoch')}, batch {settings.batch_size}, rate {settings.lr:g}, "
         f"weight decay {settings.weight_decay:g}"
     )
 
 
 def _given_words(data: FeatureData) -> str:
-    words = f"that of {data.name}, {data.n_features:,} features"
+    words = f"that of {data.name}, {counted(data.n_features, 'feature')}"
     if data.stream is None:
         return f"{words}; nothing is augmented"
     return f"{words}; its stream of {len(data.stream):,} stands for sampler and augment"
@@ -258,10 +259,14 @@ def _data_words(data: DataSet | FeatureData) -> str:
     profile = data.train.profile
     groups = ", ".join(f"{name} {len(group)}" for name, group in profile.groups().items())
     skipped = data.description.get("images_skipped")
-    left_out = f"; {skipped:,} images cannot be read and are left out" if skipped else ""
+    left_out = ""
+    if skipped:
+        lost = counted(skipped, "image cannot be read and is", "images cannot be read and are")
+        left_out = f"; {lost} left out"
     return (
-        f"{data.name}: {len(data.train):,} images to learn from, {len(data.test):,} to judge on, "
-        f"{profile.n_classes:,} classes ({groups}), imbalance {profile.imbalance:.4g}{left_out}"
+        f"{data.name}: {counted(len(data.train), 'image')} to learn from, {len(data.test):,} to "
+        f"judge on, {counted(profile.n_classes, 'class', 'classes')} ({groups}), "
+        f"imbalance {profile.imbalance:.4g}{left_out}"
     )
 
 
@@ -273,7 +278,7 @@ def _device_words(plan: Plan) -> str:
     if options.device.type == "cuda":
         device += f" ({torch.cuda.get_device_name(options.device)})"
     how = f"driver {options.driver}" + (", compiled" if options.compiled else "")
-    steps = f"{plan.steps if plan.has_images else plan.classifier_steps:,} steps"
+    steps = counted(plan.steps if plan.has_images else plan.classifier_steps, "step")
     if not plan.has_images:
         steps += " of the classifier"
     elif plan.classifier_steps:

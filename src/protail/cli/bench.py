@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protail._messages import counted
 from protail.cli._command import Debug, Device, Json, Voice
 from protail.cli._command import command as _command
 from protail.cli.data import DataRoot
@@ -18,14 +19,12 @@ if TYPE_CHECKING:
     from protail.bench.cells import Cell, Cells, Draw
     from protail.data.sets import DataSet
 
-_ACTIONS = ("status", "write", "take")
-
 What = Annotated[
     list[str],
     typer.Argument(
         metavar="TABLE...",
         help="Tables to run, most wanted first (table1 table2 table8 questions, or all); or "
-        "status, write (the page of results), take FOLDER (of cells).",
+        "status, write (the page of results), figures (the paper's), take FOLDER (of cells).",
         show_default=False,
     ),
 ]
@@ -43,6 +42,12 @@ AtOnce = Annotated[int, typer.Option(min=1, help="Trainings at once.")]
 Weights = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep the trained backbones here.")
 ]
+Features = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="What the prototypes of Figure 3 learn from. [those of the package]"
+    ),
+]
 Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Compile networks on a GPU.")]
 
 
@@ -56,6 +61,7 @@ def bench(
     budget: Budget = None,
     at_once: AtOnce = 4,
     weights: Weights = None,
+    features: Features = None,
     changes: Set = None,
     device: Device = "auto",
     compiled: Compile = True,
@@ -68,6 +74,7 @@ def bench(
     try something out, cells are others than those of the table.
     """
     from protail.bench.cells import Cells
+    from protail.cli._bench_figures import write_figures
 
     voice = Voice(as_json)
     cells = Cells(results / "cells")
@@ -76,8 +83,10 @@ def bench(
         _take(voice, cells, others)
     elif first == "write":
         _write(voice, cells, results / "README.md")
+    elif first == "figures":
+        write_figures(voice, cells, results / "figures", features)
     elif first == "status":
-        _status(voice, cells, _wanted(others or ["all"], backbone))
+        _status(voice, cells, others or ["all"], backbone)
     else:
         wanted = _wanted(what, backbone, changes)
         options = _options(device, compiled)
@@ -91,10 +100,9 @@ def _wanted(
 ) -> list[Cell]:
     from dataclasses import replace
 
-    from protail.bench.tables import BACKBONES, TABLES, wanted_cells
+    from protail.bench.tables import BACKBONES, wanted_cells
 
-    chosen = list(TABLES) if names == ["all"] else names
-    cells = wanted_cells(chosen, backbones or list(BACKBONES))
+    cells = wanted_cells(_tables(names), backbones or list(BACKBONES))
     overrides = read_changes(changes or [])
     if not overrides:
         return cells
@@ -104,6 +112,12 @@ def _wanted(
         taken = {k: v for k, v in overrides.items() if has_both or k.startswith("representation.")}
         changed.append(replace(cell, overrides={**cell.overrides, **taken}))
     return changed
+
+
+def _tables(names: list[str]) -> list[str]:
+    from protail.bench.tables import TABLES
+
+    return list(TABLES) if names == ["all"] else names
 
 
 def _options(device: str, compiled: bool) -> Any:
@@ -132,19 +146,24 @@ class _Images:
         self._files, self._root = files, root
 
     def __call__(self, draw: Draw) -> DataSet:
-        from protail.data.sets import DataSet, OtherDrawError, load_dataset
+        from protail.cli._dataset_options import hold_out
+
+        data = self._find(draw)
+        return hold_out(data, draw.held_out, draw.held_out_seed) if draw.held_out else data
+
+    def _find(self, draw: Draw) -> DataSet:
+        from protail.data.sets import OtherDrawError, load_dataset, require_images
 
         wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
         for file in self._files:
             try:
-                found = load_dataset(file, **wanted)
+                found = require_images(load_dataset(file, **wanted), "train on")
             except OtherDrawError:
                 continue
-            if isinstance(found, DataSet) and found.name == draw.dataset:
+            if found.name == draw.dataset:
                 return found
-        found = load_dataset(draw.dataset, root=self._root, **wanted)
-        assert isinstance(found, DataSet)
-        return found
+        named = load_dataset(draw.dataset, root=self._root, **wanted)
+        return require_images(named, "train on")
 
 
 def _run(
@@ -160,7 +179,10 @@ def _run(
     from protail.bench.running import run_missing
 
     missing = sum(cell not in cells for cell in wanted)
-    voice.say(f"{len(wanted)} cells: {len(wanted) - missing} are there, {missing} are missing.")
+    voice.say(
+        f"{counted(len(wanted), 'cell')}: {counted(len(wanted) - missing, 'is', 'are')} there, "
+        f"{counted(missing, 'is', 'are')} missing."
+    )
     try:
         n = run_missing(
             wanted,
@@ -174,25 +196,29 @@ def _run(
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Finished cells are kept; the same command goes on.") from None
-    voice.say(f"{n} cells were run; {missing - n} are missing.")
+    voice.say(
+        f"{counted(n, 'cell was', 'cells were')} run; {counted(missing - n, 'is', 'are')} missing."
+    )
     voice.finish({"run": n, "missing": missing - n, "results": str(cells.folder)})
 
 
-def _status(voice: Voice, cells: Cells, wanted: list[Cell]) -> None:
+def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] | None) -> None:
     from protail.bench.running import expected_seconds, missing_groups
     from protail.cli._progress import in_words
 
+    wanted = _wanted(names, backbones)
     groups = missing_groups(wanted, cells)
-    voice.show(_status_table(cells))
+    voice.show(_status_table(cells, _tables(names), backbones))
     known = [expected_seconds(group, cells) for group in groups]
     seconds = sum(each for each in known if each is not None)
+    unknown = known.count(None)
     missing = [cell.command for cell in wanted if cell not in cells]
-    voice.say(f"{len(missing)} of {len(wanted)} cells are missing.")
+    voice.say(f"Of {counted(len(wanted), 'cell')} {counted(len(missing), 'is', 'are')} missing.")
     if missing:
-        voice.say(
-            f"They need {len(groups)} trainings of a representation: {in_words(seconds)} and "
-            f"{known.count(None)} of which no cell tells how long they take."
-        )
+        took = counted(len(known) - unknown, "takes", "take")
+        lengths = [f"{took} {in_words(seconds)}"] if unknown < len(known) else []
+        lengths += [f"of {unknown} no cell tells the time"] if unknown else []
+        voice.say(f"Left to train: {counted(len(groups), 'representation')}; {', '.join(lengths)}.")
     voice.finish(
         {
             "cells": len(wanted),
@@ -203,16 +229,16 @@ def _status(voice: Voice, cells: Cells, wanted: list[Cell]) -> None:
     )
 
 
-def _status_table(cells: Cells) -> Table:
+def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -> Table:
     from rich.table import Table
 
-    from protail.bench.tables import BACKBONES, TABLES
+    from protail.bench.tables import BACKBONES, wanted_cells
 
     shown = Table("table", "backbone", "cells", "missing")
-    for name, table in TABLES.items():
-        for backbone in BACKBONES:
-            wanted = {cell.key: cell for cell in table.cells(backbone)}
-            missing = sum(cell not in cells for cell in wanted.values())
+    for name in names:
+        for backbone in backbones or BACKBONES:
+            wanted = wanted_cells([name], [backbone])
+            missing = sum(cell not in cells for cell in wanted)
             shown.add_row(name, backbone, str(len(wanted)), str(missing))
     return shown
 
@@ -223,7 +249,7 @@ def _write(voice: Voice, cells: Cells, place: Path) -> None:
 
     with new_file(place, overwrite=True) as temporary:
         temporary.write_text(results_page(cells), encoding="utf-8")
-    voice.say(f"{place}: made from {len(cells)} cells.")
+    voice.say(f"{place}: made from {counted(len(cells), 'cell')}.")
     voice.finish({"page": str(place), "cells": len(cells)})
 
 
@@ -235,5 +261,8 @@ def _take(voice: Voice, cells: Cells, folders: list[str]) -> None:
             "take needs a folder; expected one that holds cells, as in: take new-cells."
         )
     taken = sum(cells.take(Cells(folder)) for folder in folders)
-    voice.say(f"{taken} cells were taken into {cells.folder}, {len(cells)} are there.")
+    voice.say(
+        f"{counted(taken, 'cell was', 'cells were')} taken into {cells.folder}, "
+        f"{counted(len(cells), 'is', 'are')} there."
+    )
     voice.finish({"taken": taken, "cells": len(cells)})

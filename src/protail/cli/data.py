@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protail._messages import counted
 from protail.cli._command import Debug, Json, Overwrite, Voice
 from protail.cli._command import command as _command
 
@@ -132,7 +133,7 @@ def data_prepare(
     loaded = _load(name, data_root, lists=lists, **_taken(name, imbalance=1))
     dataset = require_images(loaded, "prepare")
     if not dataset.train.is_resident:
-        voice.say(f"Reading {sum(map(len, dataset.parts.values())):,} images ...")
+        voice.say(f"Reading {counted(sum(map(len, dataset.parts.values())), 'image')} ...")
         _read_all(dataset)
     is_draw = name.endswith(".zip")
     place = Path(name) if is_draw else _place(dataset, resolved_root(data_root))
@@ -226,8 +227,9 @@ def _read_all(dataset: DataSet) -> None:
     bad = [paths[i] for i in unreadable(paths)]
     if bad:
         raise DataSetError(
-            f"{dataset.name}: {len(bad)} of {len(paths)} images cannot be read ({first_few(bad)}); "
-            "expected whole image files. Replace them, or train with --on-bad-image skip."
+            f"{dataset.name}: {len(bad):,} of {counted(len(paths), 'image')} cannot be read "
+            f"({first_few(bad)}); expected whole image files. Replace them, or train with "
+            "--on-bad-image skip."
         )
 
 

@@ -33,6 +33,15 @@ Seeds = Annotated[
     list[int] | None,
     typer.Option("--seed", min=0, metavar="NUMBER", help="By default 0; several train at once."),
 ]
+HeldOut = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="Judge on this share of each class's training images instead of the test images; "
+        "neither stage sees it.",
+    ),
+]
+HeldOutSeed = Annotated[int, typer.Option(metavar="NUMBER", help="Of what is held out.")]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -63,6 +72,8 @@ def train(
     data_root: DataRoot = None,
     lists: Lists = None,
     on_bad_image: OnBadImage = None,
+    held_out: HeldOut = 0.0,
+    held_out_seed: HeldOutSeed = 0,
     seed: Seeds = None,
     changes: Set = None,
     output: Output = None,
@@ -81,7 +92,7 @@ def train(
     All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
     file of features only the classifier is learned.
     """
-    from protail.cli._dataset_options import load_data
+    from protail.cli._dataset_options import hold_out, load_data
     from protail.cli._train_plan import make_plan, say_plan
     from protail.cli.recipes import read_changes
     from protail.recipes import load_recipe
@@ -98,6 +109,8 @@ def train(
         lists=lists,
         on_bad_image=on_bad_image,
     )
+    if held_out:
+        data = hold_out(data, held_out, held_out_seed)
     how = {
         "device": device,
         "driver": driver,

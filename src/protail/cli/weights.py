@@ -137,6 +137,11 @@ def _backbone(run: Run) -> dict[str, Tensor]:
         for name, tensor in sorted(run.weights().items())  # read in any order
         if name.startswith(_PART)
     }
+    if not found and "features" in run.resolved.get("data", {}):
+        raise RunError(
+            f"{run.folder}: a run on features has no backbone, only a classifier; expected a run "
+            "on images."
+        )
     if not found:
         raise RunError(
             f"{run.folder}: its weights hold no backbone; expected one. It is damaged, or was "

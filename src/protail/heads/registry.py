@@ -59,7 +59,7 @@ def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.
         Length of a feature vector.
     **options
         What that head takes; for "prototype" ``distance``, ``temperature`` (with its form and
-        start) and ``normalize``, for "linear" ``bias``.
+        start) and ``normalize``, for "linear" ``bias``, for "cosine" ``scale``.
 
     Returns
     -------

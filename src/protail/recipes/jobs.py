@@ -110,6 +110,7 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
+"""Told how far a job is."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protail._messages import counted
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -72,7 +74,8 @@ def search_picture(result: SearchResult) -> bytes:
     for axes in panels[::n_columns]:
         axes.set_ylabel(f"{result.search.score}, held out, %")
     n_done = sum(trial.state == "done" for trial in result.trials)
-    title = f"{result.search.recipe.name}: best of {n_done} trials {100 * (best.score or 0):.1f} %"
+    n_trials = counted(n_done, "trial")
+    title = f"{result.search.recipe.name}: best of {n_trials} {100 * (best.score or 0):.1f} %"
     figure.suptitle(title, x=0.01, ha="left", parse_math=False)
     picture = io.BytesIO()
     with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,8 @@ from protail.training.loop import Driver, diverged, train
 from protail.training.plain import PlainDriver
 from protail.training.representation import DivergenceError, make_schedule
 from protail.training.settings import ClassifierSettings
+
+Watch = Callable[[int, Mapping[str, nn.Module]], None]
 
 
 class FeatureBatch(NamedTuple):
@@ -68,6 +70,8 @@ def learn_heads(
     *,
     seed: int,
     driver: str = "plain",
+    watch: Watch | None = None,
+    watch_every: int = 20,
 ) -> dict[str, nn.Module]:
     """Learn a head for each of the settings; those with the same stream learn together.
 
@@ -81,6 +85,12 @@ def learn_heads(
         Same seed, same heads.
     driver : {"plain", "captured"}
         How a step is taken.
+    watch : callable, optional
+        Shown the steps taken and the heads as they are then, by name: before the first step, every
+        ``watch_every`` steps and after the last; those that learn together, together. It must not
+        change them.
+    watch_every : int
+        Steps between two looks.
 
     Returns
     -------
@@ -92,7 +102,7 @@ def learn_heads(
         alike[_what_is_shared(one)][name] = one
     heads: dict[str, nn.Module] = {}
     for group in alike.values():
-        heads.update(_learn_group(group, frozen, seed, driver))
+        heads.update(_learn_group(group, frozen, seed, driver, watch, watch_every))
     return {name: heads[name] for name in settings}
 
 
@@ -144,11 +154,18 @@ def _what_is_shared(settings: ClassifierSettings) -> tuple[Any, ...]:
 
 
 def _learn_group(
-    settings: Mapping[str, ClassifierSettings], frozen: Features, seed: int, driver: str
+    settings: Mapping[str, ClassifierSettings],
+    frozen: Features,
+    seed: int,
+    driver: str,
+    watch: Watch | None,
+    watch_every: int,
 ) -> dict[str, nn.Module]:
     first = next(iter(settings.values()))
     frozen = frozen.for_stage(first, seed)
     heads = {name: _start(one, frozen, seed) for name, one in settings.items()}
+    if watch is not None:
+        watch(0, heads)
     if first.epochs == 0:
         return heads
     losses = {
@@ -165,7 +182,8 @@ def _learn_group(
             _batches(*frozen.stream(stream, seed, epoch), first.batch_size),
             n_steps,
             schedule=make_schedule(first),
-            record_every=n_steps + 1,
+            watch=None if watch is None else lambda step, _: watch(step, heads),
+            record_every=n_steps + 1 if watch is None else watch_every,
             start=start,
         )
         if history.losses and diverged(history):

@@ -109,27 +109,3 @@ def collect(
         with autocast(images.device, precision):
             found.append(compute(for_network(images)).float())
     return torch.cat(found)
-
-
-def mean_of_mirrored(logits: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Average logits over an image and its mirror image.
-
-    Parameters
-    ----------
-    logits : callable
-        Images to logits.
-
-    Returns
-    -------
-    callable
-        Images to averaged logits.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.training.inference import mean_of_mirrored
-    >>> left = mean_of_mirrored(lambda images: images[:, 0, :, 0])
-    >>> left(torch.tensor([[[[0.0, 1.0]]]]))
-    tensor([[0.5000]])
-    """
-    return lambda images: (logits(images) + logits(images.flip(3))) / 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from protail._messages import counted
 from protail.data.sets._errors import DataSetError, first_few
 from protail.data.sets._files_on_disk import assemble, class_names, first_missing
 from protail.data.sets.images import DataSet, ImageSet
@@ -112,9 +113,9 @@ def read_annotations(path: str | os.PathLike[str], n_classes: int = _N_CLASSES) 
     unpaired += [key for key in classes if key not in files]
     if unpaired or not files:
         raise DataSetError(
-            f"{path}: {len(unpaired)} images are not both listed and labelled "
-            f"({first_few(unpaired)}); expected one annotation for every image, and at least one "
-            "image. Fetch the file again."
+            f"{path}: {counted(len(unpaired), 'image is', 'images are')} not both listed and "
+            f"labelled ({first_few(unpaired)}); expected one annotation for every image, "
+            "and at least one image. Fetch the file again."
         )
     return tuple(files.values()), np.array([classes[key] for key in files], dtype=np.int64)
 

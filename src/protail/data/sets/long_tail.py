@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail._messages import unknown_name
+from protail._messages import counted, unknown_name
 from protail.profile import class_codes
 
 KINDS = ("exp", "step")
@@ -127,9 +127,10 @@ def long_tailed_index(
     if short.size:
         first = short[0]
         raise ValueError(
-            f"counts asks for {wanted[first]} images of class {first}, which has {there[first]}; "
-            f"expected no more than there are ({short.size} classes have too few). Ask for a "
-            "higher imbalance."
+            f"counts asks for {counted(wanted[first], 'image')} of class {first}, which has "
+            f"{there[first]:,}; expected no more than there are "
+            f"({counted(short.size, 'class has', 'classes have')} too few). Ask for a higher "
+            "imbalance."
         )
     generator = np.random.RandomState(seed)
     kept: list[NDArray[np.intp]] = []

@@ -18,7 +18,6 @@ Loader = TypeVar("Loader", bound="Callable[..., DataSet | FeatureData]")
 DATA_SETS: Registry[DataSet | FeatureData] = Registry(
     "data set", given=["root"], package="protail.data.sets"
 )
-DRAW_SUFFIX = ".protail-draw.zip"
 FEATURE_SUFFIXES = (".npz", ".safetensors")
 
 

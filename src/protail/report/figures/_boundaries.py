@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import counted
 from protail.analysis import Boundaries, PlaneClassifier
 from protail.report.figures._picture import (
     BLUE,
@@ -144,7 +145,7 @@ def _say(axes: Axes, text: str, place: NDArray[np.float64], **options: Any) -> N
 def _explain(axes: Axes, boundaries: Boundaries) -> None:
     """Put into the legend what stands for what."""
     for count, colour in zip(boundaries.counts, _COLOURS, strict=False):
-        label = f"class of {count} rows"
+        label = f"class of {counted(count, 'row')}"
         axes.plot([], [], "o", color=colour, markersize=7, label=label)
     axes.plot([], [], color=DARK, lw=2, marker=">", label="softmax weight, its norm")
     axes.plot([], [], "X", color=DARK, markersize=9, label="prototype, its norm")
