@@ -16,9 +16,10 @@ export PROTAIL_SHARED := $(SHARED)
 endif
 endif
 ifndef PROTAIL_DATA
-DATA := $(shell cd .data/cifar 2>/dev/null && pwd)
-ifneq ($(DATA),)
-export PROTAIL_DATA := $(DATA)
+UNPACK := $(wildcard $(PROTAIL_SHARED)/data/unpack_cifar.py)
+ifneq ($(UNPACK)$(wildcard .data/cifar),)
+CIFAR := .data/cifar
+export PROTAIL_DATA := $(CURDIR)/$(CIFAR)
 endif
 endif
 
@@ -35,11 +36,11 @@ help:
 	@echo "make bench      speed, memory and accuracy of the estimator beside its rivals"
 	@echo "make clean      remove .venv and everything the tools leave behind"
 
-test: lint
+test: lint $(CIFAR)
 	@echo "== tests and documentation examples"
 	@$(TWO_AT_ONCE) -m "not slow"
 
-test-slow: lint
+test-slow: lint $(CIFAR)
 	@echo "== tests and documentation examples, slow ones included"
 	@$(TWO_AT_ONCE) -m "slow or not slow"
 
@@ -67,6 +68,12 @@ docs: $(STAMP)
 bench: $(STAMP)
 	@echo "== benchmarks/estimator.py"
 	@$(BIN)/python benchmarks/estimator.py
+
+.data/cifar: | $(STAMP)
+	@echo "== unpacking CIFAR"
+	@mkdir -p .data
+	@$(BIN)/python $(UNPACK) $@.part
+	@mv $@.part $@
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

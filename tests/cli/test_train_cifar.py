@@ -1,0 +1,51 @@
+"""The full method on real photographs, few enough for a CPU."""
+
+import os
+
+import numpy as np
+import pytest
+
+from protail.data.sets import DataSet, load_dataset, save_draw
+
+pytestmark = pytest.mark.skipif(
+    "PROTAIL_DATA" not in os.environ, reason="needs CIFAR-100 (PROTAIL_DATA)"
+)
+
+
+def some_of(data, n_classes, share):
+    """Keep the first classes, and a share of the images of each."""
+    parts = {}
+    for part in ("train", "test"):
+        images = getattr(data, part)
+        index = np.concatenate(
+            [
+                np.flatnonzero(images.labels == code)[: int(share * np.sum(images.labels == code))]
+                for code in range(n_classes)
+            ]
+        )
+        parts[part] = type(images)(
+            images.labels[index], images.classes[:n_classes], images.pixels[index]
+        )
+    return DataSet("cifar10-lt", parts["train"], parts["test"])
+
+
+def test_the_full_method_learns_real_photographs(protail, tmp_path):
+    data = some_of(load_dataset("cifar10-lt", imbalance=20), n_classes=3, share=0.08)
+    save_draw(data, tmp_path / "some.zip")
+    changes = {
+        "representation.backbone": "resnet32",
+        "representation.epochs": 4,
+        "representation.batch_size": 16,
+        "representation.lr": 0.05,
+        "representation.weight_decay": 5e-4,
+        "representation.precision": "float32",
+        "classifier.precision": "float32",
+        "classifier.augment": "['crop', 'flip']",
+    }
+    words = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    ended = protail("train", "pc-cdt-la", "--dataset", "some.zip", *words, "--json")
+    assert ended.code == 0, ended.err
+    [run] = ended.json["runs"]
+    judged = run["evaluation"]["classifier"]["plain"]
+    assert len(data.test) == 240
+    assert judged["balanced_accuracy"] > 0.45  # chance is 1/3, its deviation here 0.03
