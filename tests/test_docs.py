@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reference.digits import long_tailed_digits
 from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
 
 DOCS = ROOT / "docs"
@@ -46,9 +47,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def write_own_files(folder: Path) -> None:
-    """Write the files that README takes for the reader's own: the digits of the quickstart."""
-    from protail.cli.quickstart import long_tailed_digits
-
+    """Write the files that README takes for the reader's own."""
     X, y, X_new, _ = long_tailed_digits()
     np.savez(folder / "features.npz", features=X, labels=y)
     np.savez(folder / "new.npz", features=X_new)

@@ -14,19 +14,25 @@ COMMANDS = [
 ]
 
 
-def test_quickstart_shows_that_prototypes_help_the_rare(protail, tmp_path):
+def test_quickstart_shows_the_tables_beside_the_paper(protail, tmp_path):
     begin = time.perf_counter()
     ended = protail("quickstart", "--json")
     assert ended.code == 0, ended.err
     assert time.perf_counter() - begin < 60
-    results = ended.json["results"]
-    assert len(results) == 10
-    assert results["prototypes + LA"]["few"] > results["softmax"]["few"] + 0.1
-    assert results["prototypes + LA"]["all"] > results["nearest class mean"]["all"]
-    assert PrototypeClassifier.load(tmp_path / "protail-quickstart").classes_.tolist() == (
-        list(range(10))
+    tables = {
+        name: {row["row"]: row for row in rows} for name, rows in ended.json["tables"].items()
+    }
+    assert {name: len(rows) for name, rows in tables.items()} == (
+        {"table1": 7, "table2": 6, "table8": 4}
     )
+    few = {name: row["mirrored"]["few"] for name, row in tables["table1"].items()}
+    assert few["Softmax, refitted"] < few["PC"] < few["PC + LA"]
+    assert tables["table1"]["PC + CDT + LA"]["paper"]["all"] == 53.41
+    assert tables["table1"]["NCM, clean images"]["paper"] is None
+    model = PrototypeClassifier.load(tmp_path / "protail-quickstart")
+    assert model.classes_[[0, 99]].tolist() == ["apple", "worm"]
     assert (tmp_path / "protail-quickstart" / "accuracy.png").exists()
+    assert ended.json["classifier"]["few"] > few["Softmax, refitted"] + 0.1
     again = protail("quickstart")
     assert again.code == 3
     assert "--overwrite" in again.last_line

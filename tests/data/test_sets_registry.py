@@ -31,7 +31,7 @@ def noise():
 
 def test_names():
     built_in = {"cifar10-lt", "cifar100-lt", "imagenet-lt", "places-lt", "inaturalist18"}
-    assert {*built_in, "imagefolder", "features"} <= set(dataset_names())
+    assert {*built_in, "imagefolder", "features", "cifar100-lt-features"} <= set(dataset_names())
 
 
 @pytest.mark.usefixtures("noise")

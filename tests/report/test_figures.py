@@ -208,6 +208,12 @@ def test_figure4_draws_means_and_deviations(sheets):
     assert legend_of(figure) == ["many", "medium", "few", "all", "the paper's choice"]
 
 
+def test_figure4_leaves_out_labels_that_have_no_room(sheets):
+    figure4({"tau": curve([0, 0.125, 0.25, 0.5, 0.75, 1, 1.5])})
+    ticks = [text.get_text() for text in sheets[0].axes[0].get_xticklabels()]
+    assert ticks == ["0", "", "0.25", "0.5", "0.75", "1", "1.5"]
+
+
 def test_figure4_with_one_seed_and_a_group_less(sheets):
     figure4({"tau": {0.0: {"all": [0.5]}, 0.5: {"all": [0.51], "few": [0.2]}}})
     assert legend_of(sheets[0]) == ["few", "all", "the paper's choice"]
@@ -234,7 +240,11 @@ def test_no_text_lies_on_another(boundaries, sheets):
     figure1(boundaries)
     figure2(COUNTS, np.log(COUNTS), rng.random(100), rng.random(100))
     figure3([0, 100, 782], some_separations(3))
-    values = {"lr": [0.25, 0.5, 1, 2, 4, 8, 16], "epochs": [1, 2, 5, 10], "tau": [0, 0.25, 0.5, 1]}
+    values = {
+        "lr": [0.25, 0.5, 1, 2, 4, 8, 16],
+        "epochs": [1, 2, 5, 10],
+        "tau": [0, 0.125, 0.25, 0.5, 0.75, 1, 1.5],
+    }
     figure4({setting: curve(tried) for setting, tried in values.items()})
     assert len(sheets) == 4
     assert [texts_that_overlap(figure) for figure in sheets] == [[], [], [], []]

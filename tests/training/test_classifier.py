@@ -259,3 +259,21 @@ def test_features_are_kept_on_disk_under_what_they_hang_on(tmp_path):
     for damaged in tmp_path.glob("*.safetensors"):
         damaged.write_bytes(damaged.read_bytes()[:100])
     assert torch.equal(first.stream(Stream.of(SETTINGS), 0, 0)[0], features)
+
+
+def test_small_steps_take_one_thread(frozen):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    seen = []
+    try:
+        learn_heads(
+            {"pc": SETTINGS},
+            frozen,
+            seed=0,
+            watch=lambda step, heads: seen.append(torch.get_num_threads()),
+            watch_every=4,
+        )
+        assert seen[0] == torch.get_num_threads() == 2
+        assert set(seen[1:]) == {1}
+    finally:
+        torch.set_num_threads(before)

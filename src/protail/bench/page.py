@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from protail.bench._page_about import about_cells, figure_lines, search_lines
 from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
@@ -18,10 +19,15 @@ _MISSING = "not run"
 _INTRODUCTION = """\
 # Results
 
-Made by `protail bench write` from the cells in this folder; do not edit. Accuracy in per cent on
-the test images, mean ± standard deviation over seeds, after the last epoch, one training set for
-both stages unless a row says otherwise. *Mirrored*: logits averaged over an image and its mirror
-image. Nothing was chosen on test images. Every cell says the command that makes it.
+Made by `protail bench write` from the cells in this folder; do not edit. CIFAR-100-LT, imbalance
+100. Accuracy in per cent on the test images, mean ± standard deviation over three seeds, after the
+last epoch, one training set for both stages unless a row says otherwise. *Mirrored*: logits
+averaged over an image and its mirror image, as the published code does; *plain*: without that.
+Nothing was chosen on test images. Every cell says the command that makes it.
+"""
+_NOTE = """\
+*All* of the paper: as printed, in brackets the mean of its groups where that is another one.
+*Ours - paper*: our *all*, mirrored, minus the mean of the paper's groups.
 """
 
 
@@ -31,7 +37,7 @@ def results_page(cells: Cells) -> str:
     Parameters
     ----------
     cells : Cells
-        What has been run.
+        What has been run. Figures and searches that lie beside their folder are linked.
 
     Returns
     -------
@@ -47,66 +53,58 @@ def results_page(cells: Cells) -> str:
     >>> page.splitlines()[0], "not run" in page
     ('# Results', True)
     """
-    parts = [_INTRODUCTION]
-    for table in TABLES.values():
-        for backbone in BACKBONES:
-            parts.append(_section(table, backbone, cells))
-    return "\n".join(parts)
+    folder = cells.folder.parent
+    parts = [_INTRODUCTION, f"{about_cells(cells)}\n", _NOTE]
+    for backbone in BACKBONES:
+        parts += [f"## {backbone}\n", *(_section(t, backbone, cells) for t in TABLES.values())]
+    for title, lines in (("Figures", figure_lines(folder)), ("Searches", search_lines(folder))):
+        found = list(lines)
+        if found:
+            parts += [f"## {title}\n", "\n".join(found) + "\n"]
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _section(table: Table, backbone: str, cells: Cells) -> str:
-    data = f"CIFAR-100-LT 100, {backbone}, {len(table.seeds)} seeds"
     if table.paper is not None:
-        title = f"## Table {table.paper} of the paper: {table.title} ({data})"
-        return "\n".join([title, "", *_beside_paper(table, backbone, cells), ""])
-    lines = [f"## {table.title} ({data})", ""]
+        title = f"### Table {table.paper} of the paper: {table.title} ({backbone})"
+        lines = [title, "", *_beside_paper(table, backbone, cells), ""]
+        return "\n".join([*lines, *_plain(table, backbone, cells), ""])
+    lines = [f"### {table.title} ({backbone})", ""]
     for question in QUESTIONS:
-        lines += [f"### {question.text}", "", *_plain(table, question.rows, backbone, cells), ""]
+        lines += [f"#### {question.text}", ""]
+        lines += [*_question(table, question.rows, backbone, cells), ""]
     return "\n".join(lines)
 
 
 def _beside_paper(table: Table, backbone: str, cells: Cells) -> Iterable[str]:
-    yield _line(
-        [
-            "",
-            *GROUPS,
-            *(f"mirrored: {g}" for g in GROUPS),
-            *(f"paper: {g}" for g in GROUPS),
-            "difference",
-        ]
-    )
-    yield "|---|" + "---|" * 13
+    yield from _header("mirrored", *GROUPS, "ours - paper")
     for row in table.rows:
-        plain, mirrored = (
-            summarize(table, row, backbone, cells, view) for view in ("plain", "mirrored")
-        )
+        mirrored = summarize(table, row, backbone, cells, "mirrored")
+        yield _line([row.label, *_numbers(mirrored, table), ""])
         printed = _printed(table, row)
-        yield _line(
-            [
-                row.label,
-                *_numbers(plain, table),
-                *_numbers(mirrored, table),
-                *(printed or [""] * 4),
-                _difference(table, row, mirrored),
-            ]
-        )
-    yield ""
-    yield (
-        "*Paper*, all: as printed, in brackets the mean of its groups where it is another one. "
-        "*Difference*: mirrored (as the published code evaluates) minus the mean of the paper's "
-        "groups."
-    )
+        if printed is not None:
+            yield _line(["*paper*", *printed, _difference(table, row, mirrored)])
 
 
-def _plain(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> Iterable[str]:
-    yield "| | many | medium | few | all | all, mirrored |"
-    yield "|---|---|---|---|---|---|"
+def _plain(table: Table, backbone: str, cells: Cells) -> Iterable[str]:
+    yield from _header("plain", *GROUPS)
+    for row in table.rows:
+        yield _line([row.label, *_numbers(summarize(table, row, backbone, cells), table)])
+
+
+def _question(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> Iterable[str]:
+    yield from _header("plain", *GROUPS, "all, mirrored")
     for row in rows:
         plain, mirrored = (
             summarize(table, row, backbone, cells, view) for view in ("plain", "mirrored")
         )
         last = str(mirrored["all"]) if mirrored else _MISSING
         yield _line([row.label, *_numbers(plain, table), last])
+
+
+def _header(*names: str) -> Iterable[str]:
+    yield _line(names)
+    yield "|---|" + "---:|" * (len(names) - 1)
 
 
 def _line(entries: Iterable[str]) -> str:
@@ -126,13 +124,14 @@ def _printed(table: Table, row: Row) -> list[str] | None:
         return None
     values = paper_table(table.paper).row(row.paper)
     texts = [f"{values[group]:.2f}" for group in GROUPS]
-    true = _true_mean(table, row)
+    true = mean_of_groups(table, row)
     if true is not None and abs(true - (values["all"] or 0.0)) > 0.02:
         texts[-1] += f" [{true:.2f}]"
     return texts
 
 
-def _true_mean(table: Table, row: Row) -> float | None:
+def mean_of_groups(table: Table, row: Row) -> float | None:
+    """Give what the "all" of the paper's row should be by its groups, None without such a row."""
     if row.paper is None or table.paper is None:
         return None
     values = paper_table(table.paper).row(row.paper)
@@ -141,7 +140,7 @@ def _true_mean(table: Table, row: Row) -> float | None:
 
 
 def _difference(table: Table, row: Row, mirrored: dict[str, Summary]) -> str:
-    true = _true_mean(table, row)
+    true = mean_of_groups(table, row)
     if true is None or not mirrored:
         return ""
     return f"{mirrored['all'].mean - true:+.2f}"

@@ -262,8 +262,9 @@ def _said_by_boundaries(boundaries: Boundaries) -> dict[str, Any]:
 
 
 def _series(looks: list[Separation]) -> dict[str, Any]:
+    measured = [look.to_dict() for look in looks]
     return {
-        measure: {pair: [_rounded(getattr(look, measure)[pair]) for look in looks] for pair in PAIRS}
+        measure: {pair: [_rounded(look[measure][pair]) for look in measured] for pair in PAIRS}
         for measure in ("distance", "cosine")
     }
 

@@ -19,6 +19,7 @@ from protail.training.loop import Driver, diverged, train
 from protail.training.plain import PlainDriver
 from protail.training.representation import DivergenceError, make_schedule
 from protail.training.settings import ClassifierSettings
+from protail.training.threads import threads_for
 
 Watch = Callable[[int, Mapping[str, nn.Module]], None]
 
@@ -177,15 +178,17 @@ def _learn_group(
     stream = Stream.of(first)
     steps_an_epoch, n_steps = stage_steps(first, frozen.n_draws(stream, seed))
     for epoch, start in enumerate(range(0, n_steps, steps_an_epoch)):
-        history = train(
-            taking_steps,
-            _batches(*frozen.stream(stream, seed, epoch), first.batch_size),
-            n_steps,
-            schedule=make_schedule(first),
-            watch=None if watch is None else lambda step, _: watch(step, heads),
-            record_every=n_steps + 1 if watch is None else watch_every,
-            start=start,
-        )
+        features, labels = frozen.stream(stream, seed, epoch)
+        with threads_for(first.batch_size * len(frozen.counts) * frozen.n_features):
+            history = train(
+                taking_steps,
+                _batches(features, labels, first.batch_size),
+                n_steps,
+                schedule=make_schedule(first),
+                watch=None if watch is None else lambda step, _: watch(step, heads),
+                record_every=n_steps + 1 if watch is None else watch_every,
+                start=start,
+            )
         if history.losses and diverged(history):
             raise DivergenceError(
                 f"the loss of stage 2 is {history.losses[-1]}; expected a number. Lower "

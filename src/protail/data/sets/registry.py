@@ -64,7 +64,7 @@ def dataset_names() -> list[str]:
     --------
     >>> from protail.data.sets import dataset_names
     >>> dataset_names()
-    ['cifar10-lt', 'cifar100-lt', 'features', 'imagefolder', 'imagenet-lt', 'inaturalist18', ...]
+    ['cifar10-lt', 'cifar100-lt', 'cifar100-lt-features', 'features', 'imagefolder', ...]
     """
     return DATA_SETS.names()
 

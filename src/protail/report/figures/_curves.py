@@ -65,7 +65,7 @@ def figure4(curves: Mapping[str, Curve]) -> bytes:
     chosen = dict(paper_figure(4).chosen)
     for axes, (setting, curve) in zip(panels, curves.items(), strict=True):
         _draw_curve(axes, curve)
-        _set_scale(axes, setting, sorted(curve))
+        _set_scale(axes, setting, sorted(curve), chosen[setting])
         axes.axvline(chosen[setting], color=GREY, lw=1.2, ls="--", zorder=0, label=_CHOICE)
         axes.set_xlabel(_LABELS[setting])
         tidy(axes)
@@ -110,10 +110,24 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
         )
 
 
-def _set_scale(axes: Axes, setting: str, values: Sequence[float]) -> None:
+def _set_scale(axes: Axes, setting: str, values: Sequence[float], chosen: float) -> None:
     from matplotlib.ticker import NullLocator
 
     if setting == "lr":
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(values, [f"{value:g}" for value in values], fontsize=9)
+        named = set(values)
+    else:
+        named = _with_room(values, chosen)
+    labels = [f"{value:g}" if value in named else "" for value in values]
+    axes.set_xticks(values, labels, fontsize=9)
+
+
+def _with_room(values: Sequence[float], chosen: float) -> set[float]:
+    """Choose values whose labels do not touch on a linear axis; the paper's first."""
+    room = 0.1 * (values[-1] - values[0])
+    named: set[float] = set()
+    for value in sorted(values, key=lambda value: (value != chosen, value)):
+        if all(abs(value - other) >= room for other in named):
+            named.add(value)
+    return named

@@ -1,0 +1,74 @@
+"""The page of results: what stands in which order, and what lies beside the cells."""
+
+import json
+
+from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.page import results_page
+
+SCORES = {"all": 0.5, "many": 0.7, "medium": 0.4, "few": 0.1}
+BOTH = {"plain": SCORES, "mirrored": SCORES}
+ABOUT = {
+    "started": "2026-01-02T03:04:05Z",
+    "protail": "0.1.0",
+    "commit": "0123456789abcdef",
+    "torch": "2.11.0",
+    "python": "3.12.3",
+    "gpus": ["Some GPU"],
+    "cpu": "Some CPU",
+}
+
+
+def test_the_larger_backbone_comes_first():
+    page = results_page(Cells("nowhere"))
+    titles = [line for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["## ResNet-34", "## ResNet-32"]
+    tables = [line for line in page.splitlines() if line.startswith("### ")]
+    assert len(tables) == 8
+    assert ["ResNet-34" in line for line in tables] == [True] * 4 + [False] * 4
+
+
+def test_no_table_is_wide():
+    page = results_page(Cells("nowhere"))
+    assert max(line.count("|") for line in page.splitlines()) == 7
+
+
+def test_the_paper_stands_beneath(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    cells.add(Cell("wd", Draw("cifar100-lt", 100), 0), {"scores": BOTH})
+    lines = results_page(cells).splitlines()
+    ours = lines.index("| Softmax | 70.00 | 40.00 | 10.00 | 50.00 (1 of 3 seeds) |  |")
+    assert lines[ours + 1] == "| *paper* | 76.12 | 46.13 | 11.34 | 46.12 [46.19] | +3.81 |"
+
+
+def test_it_says_what_ran_the_cells(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    for seed, about in enumerate([ABOUT, ABOUT, ABOUT | {"gpus": []}, None]):
+        outcome = {"scores": BOTH} | ({"about": about} if about else {})
+        cells.add(Cell("wd", Draw("cifar100-lt", 100), seed), outcome)
+    page = results_page(cells)
+    assert "**4 cells.** Hardware: Some GPU × 2, Some CPU × 1." in page
+    assert "Code: protail 0.1.0 (0123456)." in page
+    assert "Days: 2026-01-02." in page
+
+
+def test_figures_and_searches_are_linked_where_they_are(tmp_path):
+    for folder, name in (("figures", "figure2-resnet34.png"), ("search", "wd.png")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch()
+    search = {
+        "over": {"representation.weight_decay": "0.001:0.01:log", "classifier.head": "choice:a,b"},
+        "trials": [{}, {}],
+        "score": "balanced",
+        "held_out": 0.2,
+        "best": {
+            "params": {"representation.weight_decay": 0.00512345, "classifier.head": "a"},
+            "score": 0.4809,
+        },
+    }
+    (tmp_path / "search" / "wd.json").write_text(json.dumps(search))
+    page = results_page(Cells(tmp_path / "cells"))
+    assert "(figures/figure2-resnet34.png)" in page
+    assert "[wd](search/wd.json) ([picture](search/wd.png))" in page
+    assert "2 trials; chosen representation.weight_decay = 0.005123, classifier.head = a" in page
+    assert "balanced accuracy 48.09 on 20 % of the training images" in page
+    assert "## Figures" not in results_page(Cells("nowhere"))

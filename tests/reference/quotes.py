@@ -1,0 +1,139 @@
+"""Numbers that a page quotes, each with its address, and what the results say they are.
+
+A quote is a number with an address in a comment behind it, as in
+``50.61<!-- table1; PC + CDT + LA; all -->``. An address is:
+
+- ``TABLE; ROW; GROUP``: a mean over seeds, of a table or a question of the bench, in per cent.
+  ``mirrored`` and ``ResNet-32`` may follow (otherwise plain, ResNet-34). In the place of a group:
+  ``seeds`` (how many there are), ``T`` (the median temperature).
+- ``paper1; ROW; GROUP``: the paper's; ``mean`` is the mean of its groups.
+- ``figures; KEY; KEY...``: an entry of ``results/figures/figures.json``; ``percent`` may follow.
+- two of them with ``minus`` between (a difference) or ``above`` (in how many seeds the first is
+  above the second).
+
+``python tests/reference/quotes.py docs/paper.md`` puts the numbers right that are not; the words
+around them are for you to read again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from protail.bench import paper_table
+from protail.bench.cells import Cells, Result
+from protail.bench.questions import QUESTIONS
+from protail.bench.tables import TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_RUN = "not run yet"
+QUOTE = re.compile(rf"({NOT_RUN}|[-+]?\d+(?:\.\d+)?)<!-- ([^>]*?) -->")
+_CLASSES = {"many": 35, "medium": 35, "few": 30}
+
+
+def corrected(text: str) -> tuple[str, list[str]]:
+    """Put every quote of a text right; say which were wrong."""
+    wrong = []
+
+    def put_right(found: re.Match[str]) -> str:
+        shown, address = found.groups()
+        true = _written_like(shown, value_at(address))
+        if true != shown:
+            wrong.append(f"{shown} should be {true} ({address})")
+        return f"{true}<!-- {address} -->"
+
+    return QUOTE.sub(put_right, text), wrong
+
+
+def unquoted(text: str) -> list[str]:
+    """Find decimal numbers that say no address; sections, and settings in `code`, need none."""
+    rest = re.sub(r"(?ms)^```.*?^```$|`[^`\n]*`|section \d\.\d", "", text)
+    rest = re.sub(r"<!--.*?-->", "", QUOTE.sub("", rest), flags=re.DOTALL)
+    return re.findall(r"\d+\.\d+", rest)
+
+
+def value_at(address: str) -> float | None:
+    """Give the number at an address, None where no cell is there."""
+    for word in (" minus ", " above "):
+        if word in address:
+            one, other = address.split(word)
+            return _compared(one, other, word.strip())
+    name, *keys = address.split("; ")
+    if name == "figures":
+        return _from_figures(keys)
+    if name.startswith("paper"):
+        return _from_paper(int(name.removeprefix("paper")), *keys)
+    of_seeds = _of_seeds(name, *keys)
+    if "seeds" in keys:
+        return len(of_seeds)
+    return mean(of_seeds) if of_seeds else None
+
+
+def _compared(one: str, other: str, word: str) -> float | None:
+    if word == "above":
+        pairs = zip(_of_seeds(*one.split("; ")), _of_seeds(*other.split("; ")), strict=True)
+        return sum(first > second + 1e-9 for first, second in pairs)
+    first, second = value_at(one), value_at(other)
+    return None if first is None or second is None else first - second
+
+
+def _of_seeds(name: str, row: str, column: str, *words: str) -> list[float]:
+    assert set(words) <= {"mirrored", "ResNet-32"}, words
+    table = TABLES["questions"]
+    rows = next((q.rows for q in QUESTIONS if q.name == name), None)
+    if rows is None:
+        table, rows = TABLES[name], TABLES[name].rows
+    [found] = [each for each in rows if each.label == row]
+    backbone = "ResNet-32" if "ResNet-32" in words else "ResNet-34"
+    results = [_cells().get(cell) for cell in table.cells(backbone, [found])]
+    view = "mirrored" if "mirrored" in words else "plain"
+    return [_number(result, column, view) for result in results if result is not None]
+
+
+def _number(result: Result, column: str, view: str) -> float:
+    if column == "T":
+        return float(result.record["temperature_quantiles"][2])
+    share = result.score("all" if column == "seeds" else column, view)
+    assert share is not None
+    return 100 * share
+
+
+def _from_paper(number: int, row: str, column: str) -> float | None:
+    values = paper_table(number).row(row)
+    if column == "mean":
+        return sum(n * (values[group] or 0) for group, n in _CLASSES.items()) / 100
+    return values[column]
+
+
+def _from_figures(keys: list[str]) -> float:
+    found: Any = json.loads((ROOT / "results/figures/figures.json").read_text(encoding="utf-8"))
+    for key in keys:
+        if key != "percent":
+            found = found[int(key)] if isinstance(found, list) else found[key]
+    return float(found) * (100 if keys[-1] == "percent" else 1)
+
+
+@cache
+def _cells() -> Cells:
+    return Cells(ROOT / "results/cells")
+
+
+def _written_like(shown: str, value: float | None) -> str:
+    if value is None:
+        return NOT_RUN
+    digits = 2 if shown == NOT_RUN else len(shown.partition(".")[2])
+    sign = "+" if shown[0] in "+-" and shown != NOT_RUN else ""
+    return f"{value + 0.0:{sign}.{digits}f}"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        page = Path(name)
+        text, wrong = corrected(page.read_text(encoding="utf-8"))
+        page.write_text(text, encoding="utf-8")
+        print("\n".join([f"{name}: {len(wrong)} numbers put right", *wrong]))

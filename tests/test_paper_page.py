@@ -1,0 +1,60 @@
+"""What docs/paper.md says we got is what the committed cells say."""
+
+import pytest
+
+from reference.quotes import QUOTE, ROOT, corrected, unquoted, value_at
+
+PAGE = ROOT / "docs/paper.md"
+
+
+@pytest.fixture(scope="module")
+def text():
+    return PAGE.read_text(encoding="utf-8")
+
+
+def test_every_quoted_number_is_the_one_of_the_cells(text):
+    assert len(QUOTE.findall(text)) > 50
+    _, wrong = corrected(text)
+    assert wrong == [], "run: python tests/reference/quotes.py docs/paper.md"
+
+
+def test_every_number_is_quoted(text):
+    assert unquoted(text) == []
+
+
+def test_every_difference_above_a_point_is_on_the_page(text):
+    """Each row of a table that is beside the paper's by more than 1 point, mirrored."""
+    from protail.bench.tables import TABLES
+
+    above = []
+    for table in TABLES.values():
+        for row in table.rows:
+            if table.paper is not None and row.paper is not None:
+                ours = f"{table.name}; {row.label}; all; mirrored"
+                address = f"{ours} minus paper{table.paper}; {row.paper}; mean"
+                difference = value_at(address)
+                if difference is not None and abs(difference) > 1:
+                    above.append(address)
+    assert above
+    quoted = {address for _, address in QUOTE.findall(text)}
+    assert [address for address in above if address not in quoted] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("12.3<!-- paper1; NCM; few -->", "14.1<!-- paper1; NCM; few -->"),
+        ("-1.00<!-- paper1; PC; few minus paper1; NCM; few -->", None),
+        ("not run yet<!-- paper1; NCM; few -->", "14.13<!-- paper1; NCM; few -->"),
+        ("9<!-- table1; PC; all above table1; Softmax; all -->", None),
+    ],
+)
+def test_a_number_that_lies_is_found(wrong, right):
+    fixed, complaints = corrected(wrong)
+    assert len(complaints) == 1
+    assert right in (None, fixed)
+    assert corrected(fixed)[1] == []
+
+
+def test_a_number_without_an_address_is_found():
+    assert unquoted("about 50.61 and `tau 0.25` and 3.1<!-- paper1; NCM; few -->") == ["50.61"]
