@@ -10,6 +10,8 @@ from torch import nn
 from protail.backbones import (
     WeightsError,
     backbone_names,
+    check_backbone_name,
+    check_images,
     make_backbone,
     register_backbone,
     registry,
@@ -165,3 +167,63 @@ def test_without_timm(monkeypatch, name):
     with pytest.raises(ImportError, match=r"pip install 'protail\[vision\]'"):
         make_backbone(name)
     assert make_backbone("resnet32").n_features == 64
+
+
+def test_a_backbone_of_timm_knows_the_images_it_wants():
+    wanted = make_backbone("timm/vit_tiny_patch16_384").input_spec
+    assert (wanted.size, wanted.crop, wanted.interpolation) == (384, 1.0, "bicubic")
+    assert wanted.mean == wanted.std == (0.5, 0.5, 0.5)
+    assert make_backbone("timm/resnet10t").input_spec.mean == (0.485, 0.456, 0.406)
+    # The papers' way of cutting, not timm's.
+    assert not hasattr(make_backbone("resnet50"), "input_spec")
+
+
+@pytest.mark.parametrize("name", ["resnet32", "resnet50", "timm/resnet10t", "resnet10t.c3_in1k"])
+def test_known_names_pass(name):
+    check_backbone_name(name)
+
+
+@pytest.mark.parametrize("name", ["resnet33", "timm/resnet33", "resnet10t.nobody"])
+def test_unknown_names_are_told_without_building(name, monkeypatch):
+    monkeypatch.setattr("timm.create_model", None)
+    with pytest.raises(ValueError, match="is unknown"):
+        check_backbone_name(name)
+
+
+def test_without_timm_its_names_are_believed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    check_backbone_name("timm/resnet10t")
+    check_backbone_name("resnet50")
+    with pytest.raises(ValueError, match=r"resnet33.*More come with timm"):
+        check_backbone_name("resnet33")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        ("timm/vit_tiny_patch16_224", 32, "32 x 32 pixels.*It was made for 224 x 224"),
+        ("timm/inception_v3", 32, "32 x 32 pixels.*It was made for 299 x 299"),
+    ],
+)
+def test_images_that_do_not_fit_are_told(name, size, words):
+    backbone = make_backbone(name)
+    with pytest.raises(ValueError, match=words):
+        check_images(backbone, (size, size))
+
+
+def test_a_check_leaves_the_backbone_as_it_was():
+    backbone = make_backbone("resnet32")
+    backbone.bn1.eval()
+    before = copy.deepcopy(backbone.state_dict())
+    check_images(backbone, (16, 16))
+    check_images(backbone, (16, 16), alone=True)
+    assert backbone.training
+    assert not backbone.bn1.training
+    assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
+
+
+def test_one_image_that_batch_norm_cannot_learn_from():
+    backbone = make_backbone("resnet34-cifar")
+    check_images(backbone, (8, 8))
+    with pytest.raises(ValueError, match=r"one image of 8 x 8.*batch_size"):
+        check_images(backbone, (8, 8), alone=True)

@@ -326,3 +326,11 @@ def test_no_such_file(tmp_path):
         load_weights(tiny(), tmp_path / "a.pth")
     with pytest.raises(WeightsError, match="this folder holds no"):
         load_weights(tiny(), tmp_path)
+
+
+@pytest.mark.parametrize("place", ["representation.weight", "optimizer.momentum_buffer.0.x"])
+def test_a_file_of_a_run_leads_to_the_command_that_takes_the_backbone_out(tmp_path, place):
+    content = {**prefixed("backbone.", published()), place: torch.zeros(2, 4)}
+    save_file(content, tmp_path / "weights.safetensors")
+    with pytest.raises(WeightsError, match=r"file of a run: 'protail weights RUN -o FOLDER'"):
+        load_weights(tiny(), tmp_path / "weights.safetensors")

@@ -109,6 +109,20 @@ def test_other_data_is_refused(protail, run, tmp_path):
     refused(ended, "159 images to learn from and 50 to judge on", "--dataset")
 
 
+def test_other_images_in_the_same_numbers_are_refused(protail, run, tmp_path):
+    save_draw(tiny_data(seed=1), tmp_path / "other.zip")
+    ended = protail("evaluate", "run", "--dataset", "other.zip")
+    refused(ended, "others than those of the run (in train, test)", "--dataset")
+
+
+def test_a_run_from_before_images_were_recorded(protail, run):
+    document = json.loads((run / "run.json").read_text())
+    del document["resolved"]["data"]["images"]
+    (run / "run.json").write_text(json.dumps(document))
+    ended = protail("evaluate", "run", "--dataset", "draw.zip", "--device", "cpu", "--json")
+    assert ended.json["evaluation"] == Run.open(run).evaluation()
+
+
 def test_damaged_weights(protail, run):
     weights = run / "weights.safetensors"
     content = bytearray(weights.read_bytes())
@@ -125,7 +139,9 @@ def test_a_data_set_that_is_found_by_its_name(protail, tmp_path, monkeypatch):
         *NOTHING_LEARNED,
     )
     assert trained.code == 0, trained.err
-    run = tmp_path / "runs/ncm-cifar10-lt-4-seed0"
+    [run] = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("ncm-")
+    assert run.name.endswith("-cifar10-lt-4-step-first-seed0")
     arguments = ["evaluate", run, "--data-root", "c", "--device", "cpu", "--json"]
     assert protail(*arguments).json["evaluation"] == Run.open(run).evaluation()
 

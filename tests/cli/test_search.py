@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -13,6 +14,7 @@ from protail.cli.search import read_seconds, search
 from protail.data.sets import save_draw
 from protail.recipes import load_recipe
 from reference.easy_images import easy_data
+from reference.image_data import write_class_folders
 
 pytest.importorskip("optuna")
 
@@ -89,14 +91,63 @@ def test_another_search_does_not_take_its_place(found, protail, tmp_path):
     other = protail("--over", "classifier.tau=0:2")
     assert other.exit_code == 3
     assert "best.toml is already there" in other.stderr
-    allowed = protail("--over", "classifier.tau=0:2", "--overwrite")
-    assert allowed.exit_code == 2
-    assert "another search, which differs in over.classifier.normalize" in allowed.stderr
     assert (tmp_path / "best.toml").read_bytes() == before
-    with_journal = protail(
-        *("--over", "classifier.tau=0:2", "--overwrite", "--trials", 1, "--journal", "new.journal")
-    )
-    assert with_journal.exit_code == 0, with_journal.stderr
+
+
+def test_another_search_replaces_it_where_it_may(found, protail, tmp_path):
+    other = ["--over", "classifier.tau=0:2", "--overwrite"]
+    for trials in (1, 2):  # the second time the journal is its own, and is kept
+        ended = protail(*other, "--trials", trials, "--json")
+        assert ended.exit_code == 0, ended.stderr
+        numbers = [trial["number"] for trial in json.loads(ended.stdout)["trials"]]
+        assert numbers == list(range(trials))
+    assert json.loads((tmp_path / "best.search.json").read_bytes())["trials"][0]["number"] == 0
+
+
+def test_nothing_but_a_journal_is_replaced(protail, draw, tmp_path):
+    (tmp_path / "diary").write_text("dear diary\n")
+    ended = protail("--over", "classifier.tau", "--overwrite", "--journal", "diary")
+    assert ended.exit_code == 2
+    assert "no journal of a search" in ended.stderr
+    assert (tmp_path / "diary").read_text() == "dear diary\n"
+
+
+def test_a_journal_that_is_worked_on_is_not_replaced(found, protail, tmp_path):
+    from protail.recipes._search_locks import living
+
+    with living(tmp_path / "best.search.journal.files/workers/somebody"):
+        ended = protail("--over", "classifier.tau=0:2", "--overwrite")
+    assert ended.exit_code == 3
+    assert "another search is working on it" in ended.stderr
+
+
+@pytest.mark.parametrize(("kind", "driver"), [("files", "plain"), ("draw", "captured")])
+def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch, kind, driver):
+    pytest.importorskip("PIL")
+    write_class_folders(tmp_path / "files", {"ant": 4, "bee": 3})
+    chosen = {}
+
+    def no_search(*_, options, **__):
+        chosen["driver"] = options.driver
+        raise ValueError("that was all")
+
+    monkeypatch.setattr("protail.recipes.search.run_search", no_search)
+    monkeypatch.setattr("protail.cli._train_plan.find_device", lambda _: torch.device("cuda"))
+    place = "files" if kind == "files" else "draw.zip"
+    ended = protail("--over", "classifier.tau", "--dataset", place)
+    assert "that was all" in ended.stderr
+    assert chosen == {"driver": driver}
+
+
+def test_the_split_of_a_folder_can_be_chosen(protail, tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr("protail.data.sets.load_dataset", lambda *_, **given: asked.update(given))
+    protail("--over", "classifier.tau", "--data-seed", 3, "--test-share", 0.4)
+    assert (asked["seed"], asked["test_share"]) == (3, 0.4)
+
+
+def test_help_promises_no_features(protail):
+    assert "features" not in protail("--help").stdout
 
 
 def test_without_matplotlib_there_is_no_picture_and_a_note(protail, draw, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from protail.backbones import make_backbone
 from protail.cli import app
+from protail.training.fabric import launch_fabric
 from protail.training.runs import Run
 from reference.tiny_data import write_tiny
 
@@ -52,7 +54,7 @@ def folder(tmp_path_factory):
 
 def test_only_the_first_process_speaks_and_keeps_a_run(folder):
     [run] = json.loads((folder / "out.json").read_text())["runs"]
-    assert [place.name for place in (folder / "runs").iterdir()] == ["tiny-patterns-10-seed0"]
+    assert list((folder / "runs").iterdir()) == [folder / run["run"]]
     kept = Run.open(folder / run["run"])
     assert kept.finished
     assert kept.evaluation() == run["evaluation"]
@@ -67,7 +69,8 @@ def test_the_second_process_leaves_nothing_behind(folder):
 
 
 def test_two_processes_learn_what_one_does(folder):
-    together, alone = Run.open(folder / "runs/tiny-patterns-10-seed0"), Run.open(folder / "alone")
+    [place] = (folder / "runs").iterdir()
+    together, alone = Run.open(place), Run.open(folder / "alone")
     for stage, modes in alone.evaluation().items():
         for mode, scores in modes.items():
             share = together.evaluation()[stage][mode]["all"]
@@ -79,6 +82,17 @@ def test_two_processes_learn_what_one_does(folder):
     start = beginning()
     moved = distance({name: expected[name] for name in start}, start)
     assert distance(weights, expected) < 0.01 * moved
+    # Each process knows the loss of its part of the batches; told is that of whole batches.
+    losses = [[record["loss"] for record in run.metrics()] for run in (together, alone)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_the_others_wait_while_the_first_learns_stage_2(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr("lightning.fabric.Fabric.launch", lambda fabric: None)
+    fabric = launch_fabric(torch.device("cpu"))
+    assert fabric.strategy._timeout >= timedelta(days=1)  # torch's own is half an hour
 
 
 def beginning():

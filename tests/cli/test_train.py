@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from protail.cli import _train_progress, app
 from protail.cli._command import Voice
+from protail.data.sets import save_draw
 from protail.evaluation import Evaluation
 from protail.recipes import load_recipe, recipe_hash
 from protail.training.runs import Run
+from reference.image_data import write_class_folders
 from reference.stopping import STOPPED
-from reference.tiny_data import write_tiny
+from reference.tiny_data import tiny_data, write_tiny
 
 TRAIN = ["train", "tiny.toml", "--dataset", "draw.zip", "--device", "cpu"]
 NOTHING_LEARNED = ["--set", "representation.epochs=0", "--set", "classifier.epochs=0"]
@@ -94,7 +96,7 @@ def test_a_shipped_recipe_with_changes_as_json(protail, folder):
     assert ended.code == 0, ended.err
     assert ended.err == ""
     [run] = ended.json["runs"]
-    assert run["run"] == "runs/pc-la-patterns-10-seed0"
+    assert run["run"] == f"runs/pc-la-{ended.json['hash'][:6]}-patterns-10-first-seed0"
     there = Run.open(folder / run["run"])
     assert there.evaluation() == run["evaluation"]
     assert there.resolved["recipe"]["classifier"]["loss_options"] == {"tau": 0.5}
@@ -110,7 +112,7 @@ def test_held_out_images_stand_in_for_the_test_images(protail, folder):
     ended = protail("train", "tiny.toml", "--dataset", "draw.zip", *short, *held_out, "--json")
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
-    assert run["run"] == "runs/tiny-patterns-10-held-out-seed0"
+    assert run["run"].endswith("-patterns-10-first-held-out-seed0")
     assert ended.json["data"]["held_out"] == 0.25
     judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
     assert judged.n_rows == 41  # of 159 training images; the 80 test images are not looked at
@@ -207,10 +209,12 @@ def test_ctrl_c_tells_how_to_go_on(halted):
 
 def test_a_run_that_is_there(protail, folder):
     assert protail(*TRAIN, *NOTHING_LEARNED).code == 0
-    run = folder / "runs/tiny-patterns-10-seed0"
+    [run] = (folder / "runs").iterdir()
     before = (run / "run.json").read_bytes()
     refused(protail(*TRAIN, *NOTHING_LEARNED), "this run is finished", "--overwrite")
-    refused(protail(*TRAIN, "--resume"), "representation.epochs (0 there, 3 now)")
+    for resume in ([], ["--resume"]):
+        ended = protail(*TRAIN, "-o", run.relative_to(folder), *resume)
+        refused(ended, "another one", "representation.epochs (0 there, 3 now)")
     resumed = protail(*TRAIN, *NOTHING_LEARNED, "--resume")
     assert resumed.code == 0
     assert "Nothing is left to do" in resumed.err
@@ -223,7 +227,61 @@ def test_a_run_that_is_there(protail, folder):
     # None is begun where one of several is refused.
     seeds = ["--seed", 0, "--seed", 7]
     refused(protail(*TRAIN, *NOTHING_LEARNED, *seeds), "seed0: this run is finished")
-    assert not (folder / "runs/tiny-patterns-10-seed7").exists()
+    assert list((folder / "runs").iterdir()) == [run]
+
+
+def test_other_settings_are_other_runs(protail, folder):
+    changes = [[], ["--set", "classifier.lr=2"], ["--set", "classifier.lr=3"]]
+    for change in changes:
+        assert protail(*TRAIN, *NOTHING_LEARNED, *change).code == 0
+    assert len(list((folder / "runs").iterdir())) == len(changes)
+    (folder / "nothing.toml").write_text(
+        (folder / "tiny.toml").read_text().replace("epochs = 3", "epochs = 0")
+    )
+    arguments = ["train", "nothing.toml", "--dataset", "draw.zip", "--device", "cpu", "--json"]
+    ended = protail(*arguments, "--set", "representation.epochs=0")  # as it is already
+    assert ended.json["runs"][0]["run"] == "runs/nothing-patterns-10-first-seed0"
+
+
+def test_several_seeds_are_not_put_into_a_run(protail, folder):
+    assert protail(*TRAIN, *NOTHING_LEARNED, "-o", "run").code == 0
+    before = {file.name for file in (folder / "run").iterdir()}
+    seeds = ["--seed", 1, "--seed", 2]
+    for how in ([], ["--resume"], ["--overwrite"]):
+        refused(protail(*TRAIN, *NOTHING_LEARNED, *seeds, "-o", "run", *how), "this is a run")
+    assert {file.name for file in (folder / "run").iterdir()} == before
+
+
+def test_what_lies_beside_a_run_is_not_overwritten(protail, folder):
+    assert protail(*TRAIN, *NOTHING_LEARNED, "-o", "run").code == 0
+    (folder / "run/notes.txt").write_text("mine")
+    ended = protail(*TRAIN, *NOTHING_LEARNED, "-o", "run", "--overwrite")
+    refused(ended, "run: beside a run", "notes.txt")
+    assert ended.err.count("\n") == 1
+    assert (folder / "run/notes.txt").read_text() == "mine"
+    assert Run.open(folder / "run").finished
+
+
+def test_a_run_does_not_go_on_with_other_images(protail, folder):
+    assert protail(*TRAIN, *NOTHING_LEARNED, "-o", "run").code == 0
+    (folder / "run/evaluation.json").unlink()
+    (folder / "draw.zip").unlink()
+    save_draw(tiny_data(seed=1), folder / "draw.zip")
+    refused(protail(*TRAIN, *NOTHING_LEARNED, "-o", "run", "--resume"), "data.images.train")
+
+
+@pytest.mark.parametrize("content", [b"no picture", None])
+def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder, content):
+    for part, seed in (("train", 0), ("test", 1)):
+        write_class_folders(folder / "photos" / part, {"ant": 4, "bee": 3}, seed=seed)
+    broken = folder / "photos/test/bee/1.jpg"
+    broken.write_bytes(content or broken.read_bytes()[:-200])  # its head is whole then
+    augment = ["--set", 'representation.augment=["resized-crop", "flip"]']
+    arguments = ["train", "ce", "--dataset", "photos", "--device", "cpu", "-o", "run", *augment]
+    ended = protail(*arguments, "--set", "representation.backbone=resnet32")
+    refused(ended, "1 of 7 images to judge on", "photos/test/bee/1.jpg", "protail data prepare")
+    assert "new run with --on-bad-image skip" in ended.last_line
+    assert not (folder / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -241,6 +299,9 @@ def test_a_run_that_is_there(protail, folder):
         ([*TRAIN, "--set", "representation.backbone=resnet23"], "resnet23"),
         ([*TRAIN, "--set", 'classifier.augment=["jitter"]'], "classifier.augment has jitter"),
         ([*TRAIN, "--seed", "3", "--seed", "3"], "--seed 3 is given twice"),
+        ([*TRAIN, "--checkpoint-every", "nan"], "nan seconds between checkpoints"),
+        ([*TRAIN, "--checkpoint-every", "-1"], "-1 seconds between checkpoints"),
+        ([*TRAIN, "--data-root", "nodir"], "draw.zip holds the data itself"),
         ([*TRAIN, "--driver", "captive"], "Did you mean 'captured'"),
         ([*TRAIN, "--driver", "captured"], "expected a GPU"),
         ([*TRAIN[:-1], "abacus"], "device='abacus'"),

@@ -324,3 +324,20 @@ def test_a_class_that_only_the_test_folder_has(tmp_path):
 
 def test_imagefolder_needs_a_folder():
     assert "--data-root" in message(load_dataset, "imagefolder")
+
+
+def test_skipping_may_not_empty_a_class_of_lists(listed):
+    name, images, lists = listed
+    (images / "train/cat/0.jpg").write_bytes(b"no image")
+    said = message(load_dataset, name, root=images, lists=lists, on_bad_image="skip")
+    assert "no training image of cat can be read" in said
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_skipping_may_not_empty_a_class_folder(tmp_path, parts):
+    for place in [tmp_path / "train", tmp_path / "test"] if parts else [tmp_path]:
+        write_class_folders(place, {"ant": 4, "bee": 2})
+    for file in (tmp_path / "train" if parts else tmp_path).glob("bee/*"):
+        file.write_bytes(b"no image")
+    said = message(load_dataset, "imagefolder", root=tmp_path, on_bad_image="skip")
+    assert "no training image of bee can be read" in said

@@ -5,10 +5,13 @@ import dataclasses
 import pytest
 import torch
 
+from protail.data.sets import ImageSet
 from protail.recipes import load_recipe
+from protail.recipes.jobs import data_record
 from protail.recipes.running import Job, Options, run_jobs
 from protail.training.runs import Run, RunError
 from reference.feature_data import feature_data
+from reference.tiny_data import RECIPE, tiny_data
 
 OPTIONS = Options(torch.device("cpu"), "plain")
 
@@ -47,6 +50,44 @@ def test_seeds_at_once_and_what_is_finished(tmp_path):
     others = [Job(load_recipe("pc"), feature_data(), 0, jobs[0].folder)]
     with pytest.raises(RunError, match="data"):
         run_jobs(others, again)
+
+
+def test_images_are_known_again(tmp_path, monkeypatch):
+    asked = []
+    fingerprint = ImageSet.fingerprint
+    monkeypatch.setattr(
+        ImageSet, "fingerprint", lambda images: asked.append(images) or fingerprint(images)
+    )
+    data = tiny_data()
+    jobs = [Job(load_recipe("pc"), data, seed, tmp_path) for seed in (0, 1)]
+    records = [job.resolved["data"] for job in jobs for _ in range(3)]
+    expected = {"train": fingerprint(data.train), "test": fingerprint(data.test)}
+    assert all(record["images"] == expected for record in records)
+    assert len(asked) == 2  # once a part, however often and by however many jobs
+    both = dataclasses.replace(data, classifier_train=data.train, validation=data.test)
+    assert set(data_record(both)["images"]) == {"train", "classifier_train", "validation", "test"}
+    other = data_record(tiny_data(seed=1))
+    assert {**other, "images": None} == {**records[0], "images": None}
+    assert other["images"]["train"] != expected["train"]
+    assert other["images"]["test"] != expected["test"]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0])
+def test_time_between_checkpoints(seconds):
+    with pytest.raises(ValueError, match="--checkpoint-every"):
+        Options(torch.device("cpu"), "plain", checkpoint_seconds=seconds)
+
+
+def test_scores_are_told_in_the_epoch_they_belong_to(tmp_path):
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    changes = {"representation.epochs": "2", "classifier.epochs": "0"}
+    recipe = load_recipe(tmp_path / "tiny.toml").with_overrides(changes)
+    told = []
+    run_jobs([Job(recipe, tiny_data(), 0, tmp_path / "run")], OPTIONS, told.append)
+    logged = Run.open(tmp_path / "run").metrics()
+    assert told[0].scores["all"] == logged[0]["all"]
+    assert told[1].scores == {}
+    assert "all" not in logged[1]
 
 
 def test_what_stage_1_says_does_not_matter(data, tmp_path):

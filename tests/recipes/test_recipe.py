@@ -97,7 +97,11 @@ def test_another_part_starts_without_the_last_ones_options():
         }
     )
     assert changed.classifier.head_options == {"bias": True}
-    assert changed.classifier.loss_options == {"label_smoothing": 0.0}
+    assert changed.classifier.loss_options == {
+        "label_smoothing": 0.0,
+        "reweight_from": None,
+        "beta": 0.9999,
+    }
     assert changed.classifier.sampler_options == {}
 
 
@@ -107,6 +111,32 @@ def test_an_option_named_like_a_setting_has_its_long_form():
     )
     assert changed.representation.sampler_options == {"epochs": 50}
     assert changed.representation.epochs == 200
+
+
+def test_deferred_reweighting_and_the_length_of_rows_can_be_written(tmp_path):
+    path = tmp_path / "deferred.toml"
+    path.write_text(
+        """
+title = "Weights from epoch 160 on"
+
+[representation]
+loss = "cross-entropy"
+reweight_from = 160
+max_norm = 0.5
+
+[classifier]
+extends = "pc"
+head = "linear"
+centroids = "none"
+max_norm = 1
+"""
+    )
+    recipe = load_recipe(path)
+    assert recipe.representation.loss_options["reweight_from"] == 160
+    assert (recipe.representation.max_norm, recipe.classifier.max_norm) == (0.5, 1.0)
+    assert Recipe.from_resolved(recipe.resolved()) == recipe
+    never = recipe.with_overrides({"representation.reweight_from": "none"})
+    assert never.representation.loss_options["reweight_from"] is None
 
 
 def test_a_combination_takes_a_stage_of_each():

@@ -55,9 +55,28 @@ def test_identical_images_stay_together():
         assert not contents(parts.train) & contents(parts.test)
 
 
-def test_images_in_files_are_parted_without_being_read():
+def test_copies_of_one_file_stay_together(tmp_path):
+    files = tuple(f"{i}.jpg" for i in range(20))
+    for i, file in enumerate(files):
+        (tmp_path / file).write_bytes(b"photo %02d" % (i // 2))
+    images = ImageSet([0] * 20, ("ant",), files=files, folder=tmp_path)
+    for seed in range(5):
+        parts = held_out_data(DataSet("twins", images, images), share=0.3, seed=seed)
+        assert len(parts.test) == 6
+        train, held = ({p.read_bytes() for p in part.paths} for part in (parts.train, parts.test))
+        assert not train & held
+
+
+def test_classes_are_grouped_by_all_their_training_images():
+    data = easy_data()
+    np.testing.assert_array_equal(held_out_data(data).group_counts, data.train.profile.counts)
+
+
+def test_images_in_files_are_parted(tmp_path):
     files = tuple(f"{i}.jpg" for i in range(10))
-    images = ImageSet([0] * 5 + [1] * 5, ("ant", "bee"), files=files)
+    for i, file in enumerate(files):
+        (tmp_path / file).write_bytes(bytes(i))
+    images = ImageSet([0] * 5 + [1] * 5, ("ant", "bee"), files=files, folder=tmp_path)
     parts = held_out_data(DataSet("files", images, images))
     assert sorted(parts.train.files + parts.test.files) == sorted(files)
 

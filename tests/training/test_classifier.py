@@ -124,6 +124,64 @@ def test_max_steps_caps_the_training(frozen):
     assert 0 < moved < (whole.prototypes - start.prototypes).norm()
 
 
+@pytest.mark.parametrize(("max_steps", "n_computed"), [(5, 8), (9, 12), (15, 15), (23, 15 + 8)])
+def test_max_steps_caps_the_features_too(frozen, monkeypatch, max_steps, n_computed):
+    """An epoch has 15 steps of 16 images; 64 images at a time are computed."""
+    monkeypatch.setattr("protail.training.frozen.CLEAN_BATCH", 64)
+    fresh = FrozenFeatures(frozen.backbone, small_images(), CPU)
+    sizes = []
+    hook = frozen.backbone.register_forward_hook(lambda module, given, got: sizes.append(len(got)))
+    settings = dataclasses.replace(
+        SETTINGS, epochs=2, max_steps=max_steps, head="linear", head_options={}, centroids=None
+    )
+    try:
+        capped = learn_heads({"": settings}, fresh, seed=0)[""]
+    finally:
+        hook.remove()
+    assert sum(sizes) == 16 * n_computed
+    stream = Stream.of(settings)
+    for n in (1, 64, 100, 239, 240, 1000):
+        for some, whole in zip(
+            fresh.stream(stream, 0, 1, n), fresh.stream(stream, 0, 1), strict=True
+        ):
+            assert torch.equal(some, whole[:n])
+    monkeypatch.setattr(
+        FrozenFeatures,
+        "stream",
+        lambda self, *key, stream=FrozenFeatures.stream: stream(self, *key[:3]),
+    )
+    uncapped = learn_heads({"": settings}, fresh, seed=0)[""]
+    assert torch.equal(capped.weight, uncapped.weight)
+
+
+def test_max_norm_and_reweighting_in_stage_2(frozen):
+    linear = dataclasses.replace(
+        SETTINGS, epochs=2, head="linear", head_options={}, centroids=None, loss="cross-entropy"
+    )
+    linear = dataclasses.replace(linear, loss_options={})
+    variants = {
+        "free": linear,
+        "short": dataclasses.replace(linear, max_norm=0.1),
+        "shorter": dataclasses.replace(linear, max_norm=0.05),
+        "reweighted": dataclasses.replace(linear, loss_options={"reweight_from": 1}),
+        "never": dataclasses.replace(linear, loss_options={"reweight_from": 9}),
+    }
+    longest = {name: [] for name in variants}
+
+    def look(step, heads):
+        for name, head in heads.items():
+            longest[name].append(head.weight.norm(dim=1).max().item())
+
+    heads = learn_heads(variants, frozen, seed=0, watch=look, watch_every=1)
+    assert max(longest["short"][1:]) <= 0.1 * (1 + 1e-6)
+    assert max(longest["shorter"][1:]) <= 0.05 * (1 + 1e-6)
+    assert max(longest["free"]) > 0.2
+    assert torch.allclose(heads["never"].weight, heads["free"].weight)
+    assert not torch.allclose(heads["reweighted"].weight, heads["free"].weight)
+    with pytest.raises(ValueError, match="max_norm=1: PrototypeHead"):
+        learn_heads({"": dataclasses.replace(SETTINGS, max_norm=1.0)}, frozen, seed=0)
+
+
 def test_the_backbone_is_not_touched(frozen):
     before = weights_hash(frozen.backbone)
     learn_heads({"pc": SETTINGS, "published": PUBLISHED}, frozen, seed=0)
@@ -259,6 +317,17 @@ def test_features_are_kept_on_disk_under_what_they_hang_on(tmp_path):
     for damaged in tmp_path.glob("*.safetensors"):
         damaged.write_bytes(damaged.read_bytes()[:100])
     assert torch.equal(first.stream(Stream.of(SETTINGS), 0, 0)[0], features)
+
+
+def test_a_cache_that_cannot_be_written_costs_no_features(tmp_path):
+    (tmp_path / "file").touch()
+    cache = FeatureCache(tmp_path / "file")
+    with pytest.warns(UserWarning, match="cannot be written") as warned:
+        first = [cache.get({"n": n}, lambda: torch.full((2, 3), 7.0), CPU) for n in range(3)]
+    assert len(warned) == 1
+    assert all(features.eq(7).all() for features in first)
+    again = cache.get({"n": 1}, lambda: pytest.fail("computed again"), CPU)
+    assert torch.equal(again, first[1])
 
 
 def test_small_steps_take_one_thread(frozen):

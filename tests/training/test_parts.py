@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from protail.backbones import make_backbone
 from protail.data import ClassBalancedSampler, InstanceSampler
 from protail.data.sets import ImageSet
 from protail.training import MaxNorm, MovingAverage, constant, steps, warm_up
@@ -134,3 +135,17 @@ def test_clean_files_are_all_there_in_order(files):
     assert clean.shape == (9, 3, 224, 224)
     other = make_feed(files, [], seed=5, device=CPU, workers=0)
     assert torch.equal(torch.cat(list(other.clean(files))), clean)
+
+
+def test_files_are_made_as_the_backbone_wants_them(files):
+    pytest.importorskip("timm")
+    backbone = make_backbone("timm/test_resnet")
+    feed = make_feed(files, ["resized-crop"], seed=0, device=CPU, workers=0, backbone=backbone)
+    one = next(feed.clean(files))
+    assert one.shape[1:] == (3, 160, 160)
+    plain = make_feed(files, [], seed=0, device=CPU, workers=0)
+    # 0.5 and 0.5, not ImageNet's: black is -1.
+    assert one.min() >= -1
+    assert next(plain.clean(files)).min() < -1
+    drawn = feed(next(feed.batches(InstanceSampler(files.labels), 4, 0)))
+    assert drawn.images.shape == (4, 3, 160, 160)

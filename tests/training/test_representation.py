@@ -5,7 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from protail.backbones import backbone_names, make_backbone, register_backbone
+from protail.losses.reweighted import class_balanced_weights
+from protail.training.checkpoint import restore_training_state, training_state
+from protail.training.frozen import FrozenFeatures, Stream
 from protail.training.loop import interleave
 from protail.training.representation import (
     DivergenceError,
@@ -16,6 +21,23 @@ from protail.training.settings import RepresentationSettings
 from reference.small_images import TINY, small_images
 
 CPU = torch.device("cpu")
+FORGETFUL = "forgetful-for-tests"
+
+
+class Forgetful(nn.Module):
+    """A backbone that draws random numbers while it trains."""
+
+    def __init__(self, in_channels):
+        super().__init__()
+        self.body, self.dropout = make_backbone(TINY, in_channels=in_channels), nn.Dropout(0.3)
+        self.n_features = self.body.n_features
+
+    def forward(self, images):
+        return self.dropout(self.body(images))
+
+
+if FORGETFUL not in backbone_names():
+    register_backbone(FORGETFUL)(Forgetful)
 SETTINGS = RepresentationSettings(
     backbone=TINY, epochs=2, batch_size=32, lr=0.05, weight_decay=5e-4, precision="float32"
 )
@@ -90,17 +112,118 @@ def test_trainings_at_once_are_those_alone():
         assert_same(weights(training), weights(trained(data=data, seed=seed)[0]))
 
 
-def test_entered_at_an_epoch_it_goes_on_as_if_never_stopped():
-    whole, _ = trained()
-    first = RepresentationTraining(SETTINGS, small_images(), seed=0, device=CPU)
+VARIANTS = {
+    "plain": SETTINGS,
+    "dropout": dataclasses.replace(SETTINGS, backbone=FORGETFUL),
+    "max norm": dataclasses.replace(SETTINGS, max_norm=0.2),
+    "re-weighted": dataclasses.replace(SETTINGS, loss_options={"reweight_from": 1}),
+    "mixed": dataclasses.replace(SETTINGS, mixup=0.4, cutmix=1.0, ema=0.9),
+}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_entered_at_an_epoch_it_goes_on_as_if_never_stopped(settings):
+    whole, _ = trained(settings)
+    first = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
     steps = first.steps()
     for _ in range(first.steps_an_epoch):
         next(steps)
-    second = RepresentationTraining(SETTINGS, small_images(), seed=0, device=CPU)
-    second.method.load_state_dict(first.method.state_dict())
-    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    torch.rand(3)  # whoever else draws random numbers meanwhile
+    kept = {k: t.clone() for k, t in training_state(first.state, first.optimizer).items()}
+    second = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
+    restore_training_state(kept, second.state, second.optimizer)
     interleave([second.steps(first_epoch=1)])
     assert_same(weights(second), weights(whole))
+
+
+def test_a_network_that_draws_is_repeatable_alone_and_at_once():
+    settings, data = VARIANTS["dropout"], small_images()
+    alone = [weights(trained(settings, data, seed=seed)[0]) for seed in (0, 1)]
+    torch.manual_seed(99)
+    together = [RepresentationTraining(settings, data, seed=s, device=CPU) for s in (0, 1)]
+    interleave([training.steps() for training in together])
+    for training, expected in zip(together, alone, strict=True):
+        assert_same(weights(training), expected)
+
+
+def test_training_leaves_torchs_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trained(VARIANTS["dropout"])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_dropout_differs_from_epoch_to_epoch():
+    training = RepresentationTraining(VARIANTS["dropout"], small_images(), seed=0, device=CPU)
+    drawn = []
+    training.method.backbone.dropout.register_forward_hook(
+        lambda module, given, got: drawn.append(got == 0)
+    )
+    interleave([training.steps()])
+    n = training.steps_an_epoch
+    assert len(drawn) == 2 * n
+    assert not torch.equal(drawn[0], drawn[n])
+
+
+def test_stage_2_does_not_see_again_what_stage_1_saw():
+    data = small_images()
+    training = RepresentationTraining(SETTINGS, data, seed=0, device=CPU)
+    rows = training._sampler.epoch_indices(0)
+    seen = training.feed(next(training._batches(0))).images
+    frozen = FrozenFeatures(make_backbone(TINY), data, CPU)
+    stream = Stream("instance", "{}", SETTINGS.augment, "float32")
+    assert not np.array_equal(rows, frozen._sampler(stream, 0).epoch_indices(0))
+    sampler, feed = training._sampler, frozen._feed(stream, 0)
+    assert not torch.equal(feed(next(feed.batches(sampler, 32, 0))).images, seen)
+
+
+def test_shares_of_mixtures_have_the_alpha_of_their_kind():
+    settings = dataclasses.replace(SETTINGS, epochs=500, mixup=0.05, cutmix=20.0)
+    training = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
+    shares = torch.cat([training._shares(epoch) for epoch in range(500)]).double()
+    assert shares.shape == (2000, 2)
+    for series, alpha in zip(shares.T, (0.05, 20.0), strict=True):
+        assert series.var().item() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
+    alone = RepresentationTraining(
+        dataclasses.replace(settings, mixup=0.0), small_images(), seed=0, device=CPU
+    )
+    assert torch.equal(alone._shares(3), training._shares(3)[:, 1])
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_max_norm_holds_after_every_step(ema):
+    settings = dataclasses.replace(SETTINGS, max_norm=0.2, ema=ema)
+    training = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
+    longest = []
+    for _ in training.steps():
+        longest.append(training.method.head.weight.norm(dim=1).max().item())
+    assert len(longest) == 8
+    assert max(longest) <= 0.2 * (1 + 1e-6)
+    free, _ = trained()
+    assert free.method.head.weight.norm(dim=1).max() > 0.3
+
+
+def test_max_norm_needs_rows_of_weights():
+    settings = dataclasses.replace(SETTINGS, head="prototype", max_norm=1.0)
+    with pytest.raises(ValueError, match="max_norm=1: PrototypeHead has no matrix of weights"):
+        trained(settings)
+
+
+def test_classes_are_reweighted_from_their_epoch_on():
+    settings = dataclasses.replace(
+        SETTINGS, epochs=3, loss_options={"reweight_from": 1, "beta": 0.99}
+    )
+    training = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
+    seen = []
+    interleave(
+        [training.steps(after_epoch=lambda e: seen.append(training.method.loss.weights + 0))]
+    )
+    balanced = torch.from_numpy(class_balanced_weights([60, 30, 15, 8], 0.99)).float()
+    for found, expected in zip(seen, (torch.ones(4), balanced, balanced), strict=True):
+        torch.testing.assert_close(found, expected)
+    plain, _ = trained(dataclasses.replace(SETTINGS, epochs=3))
+    assert not torch.equal(plain.method.head.weight, training.method.head.weight)
 
 
 def test_fabric_takes_the_same_steps():

@@ -217,6 +217,13 @@ def test_a_finished_run_is_not_run_again(folder):
     assert everything(folder) == before
 
 
+def test_a_finished_run_of_something_else_is_told_as_such(folder):
+    finished(folder)
+    for resume in (False, True):
+        with pytest.raises(RunError, match=r"another one.*seed \(0 there, 5 now\)"):
+            Run.create(folder, {**RESOLVED, "seed": 5}, resume=resume)
+
+
 def test_an_unfinished_run_needs_resume(folder):
     before = everything(unfinished(folder))
     with pytest.raises(RunError, match=r"not finished.*--resume"):
@@ -259,14 +266,24 @@ def test_many_differences_are_counted(folder):
 @pytest.mark.parametrize("make", [unfinished, finished])
 def test_overwrite_starts_anew(folder, make):
     make(folder)
-    (folder / "plots").mkdir()
-    (folder / "plots" / "old.png").touch()
+    (folder / ".metrics.jsonl.0123abcd.part").touch()
     with Run.create(folder, {"seed": 3}, overwrite=True) as run:
         assert run.metrics() == []
         assert run.last_checkpoint() is None
         assert len(run.sessions) == 1
     assert not Run.open(folder).finished
-    assert not (folder / "plots").exists()
+    assert not list(folder.glob(".*"))
+
+
+def test_what_lies_beside_a_run_is_never_removed(folder):
+    finished(folder)
+    finished(folder / "seed1")
+    (folder / "notes.txt").write_text("mine")
+    before = everything(folder)
+    with pytest.raises(RunError, match=r"holds notes\.txt, seed1, so it is not replaced"):
+        Run.create(folder, RESOLVED, overwrite=True)
+    assert everything(folder) == before
+    assert Run.open(folder).finished
 
 
 def test_stopped_while_overwriting_it_is_no_finished_run_without_weights(folder, monkeypatch):

@@ -9,7 +9,7 @@ from typing import TypeVar
 from torch import nn
 
 from protail._registry import Registry
-from protail.backbones.timm_models import TIMM_NAMES, make_timm_backbone
+from protail.backbones.timm_models import TIMM_NAMES, check_timm_name, make_timm_backbone
 from protail.backbones.weights import load_weights
 
 Builder = TypeVar("Builder", bound=Callable[[int], nn.Module])
@@ -69,6 +69,26 @@ def backbone_names() -> list[str]:
     True
     """
     return sorted({*BACKBONES.names(), *TIMM_NAMES})
+
+
+def check_backbone_name(name: str) -> None:
+    """Raise unless there is a backbone of this name; nothing is built.
+
+    Parameters
+    ----------
+    name : str
+        As for `make_backbone`.
+
+    Examples
+    --------
+    >>> from protail.backbones import check_backbone_name
+    >>> check_backbone_name("resnet32")
+    >>> check_backbone_name("resnet33")
+    Traceback (most recent call last):
+    ValueError: name='resnet33' is unknown; the nearest names are ...
+    """
+    if name not in BACKBONES.names() and name not in TIMM_NAMES:
+        check_timm_name(name, own_names=backbone_names())
 
 
 def make_backbone(

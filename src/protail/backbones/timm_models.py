@@ -11,8 +11,10 @@ from torch import nn
 
 from protail._messages import unknown_name
 from protail.backbones._errors import WeightsError
+from protail.data.augment import InputSpec
 
-# Short names for what the experiments on large images use.
+# Short names for what the experiments on large images use; these resize and cut as the papers do,
+# not as timm does.
 TIMM_NAMES = {"resnet50": "resnet50", "resnext50": "resnext50_32x4d"}
 
 
@@ -35,7 +37,8 @@ def make_timm_backbone(
     Returns
     -------
     torch.nn.Module
-        With ``n_features``.
+        With ``n_features`` and, unless it goes by a short name, ``input_spec``: the images that
+        the weights timm has for it were learned from.
 
     Examples
     --------
@@ -43,8 +46,8 @@ def make_timm_backbone(
     >>> model = make_timm_backbone(
     ...     "timm/resnet10t", own_names=[], pretrained=False, in_channels=3
     ... )
-    >>> model.n_features
-    512
+    >>> model.n_features, model.input_spec.size
+    (512, 176)
     """
     timm = _timm(name, own_names)
     timm_name = TIMM_NAMES.get(name, name.removeprefix("timm/"))
@@ -63,7 +66,50 @@ def make_timm_backbone(
         model = timm.create_model(timm_name, pretrained=False, **options)
     # Some models end in a layer that is wider than their last feature map.
     model.n_features = int(getattr(model, "head_hidden_size", None) or model.num_features)
+    inputs = _input_spec(model)
+    if name not in TIMM_NAMES and inputs is not None:
+        model.input_spec = inputs
     return cast(nn.Module, model)
+
+
+def _input_spec(model: Any) -> InputSpec | None:
+    """Read how timm feeds a model; of images that are not square, nothing."""
+    known = getattr(model, "pretrained_cfg", None) or {}
+    _, height, width = known.get("input_size", (3, 0, 1))
+    if height != width:
+        return None
+    return InputSpec(
+        size=height,
+        mean=tuple(known["mean"]),
+        std=tuple(known["std"]),
+        crop=known["crop_pct"],
+        interpolation=known["interpolation"],
+        squash=known.get("crop_mode") == "squash",
+    )
+
+
+def check_timm_name(name: str, *, own_names: Sequence[str]) -> None:
+    """Raise unless timm has a model of this name; without timm, unless it is said to be timm's.
+
+    Parameters
+    ----------
+    name : str
+        A name of timm, with or without ``timm/`` before it.
+    own_names : sequence of str
+        Names to offer beside those of timm when there is no such model.
+
+    Examples
+    --------
+    >>> from protail.backbones.timm_models import check_timm_name
+    >>> check_timm_name("timm/resnet10t", own_names=[])
+    """
+    try:
+        timm = _timm(name, own_names)
+    except ImportError as error:
+        if name.startswith("timm/"):
+            return
+        raise ValueError(str(error)) from error
+    _check_known(timm, name, name.removeprefix("timm/"), own_names)
 
 
 def _timm(name: str, own_names: Sequence[str]) -> Any:

@@ -16,6 +16,8 @@ from protail.backbones._errors import problem
 # What wrappers and training programs put before a name.
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "encoder.", "feat_model.")
 _CLASSIFIERS = ("fc.", "classifier.", "linear.", "head.")
+# What the files of our own runs hold beside a backbone.
+_OF_A_RUN = ("representation.", "optimizer.")
 # Batch norm counts its batches and never uses the number; old checkpoints lack it.
 _COUNTER = "num_batches_tracked"
 
@@ -203,7 +205,13 @@ def _misfit(
         "wrong": backbone.wrong + head.wrong,
     }
     found = "; ".join(_listed(what, names) for what, names in lists.items() if names)
-    return f"{cause}. Nothing was loaded. {found}."
+    hint = ""
+    if any(key.startswith(_OF_A_RUN) for key in stored):
+        hint = (
+            " It is a file of a run: 'protail weights RUN -o FOLDER' writes the backbone alone; "
+            "give that folder."
+        )
+    return f"{cause}. Nothing was loaded. {found}.{hint}"
 
 
 def _size(arrays: Mapping[str, Tensor]) -> str:

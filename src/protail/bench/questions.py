@@ -15,6 +15,7 @@ _STEPS = (
     ("PC + LA", "pc-la"),
     ("PC + CDT + LA", "pc-cdt-la"),
 )
+_LONGER = {"representation.epochs": 320}
 _STRONGER = {"representation.augment": ["crop", "flip", "autoaugment", "cutout"]}
 
 
@@ -115,6 +116,14 @@ QUESTIONS = (
         axis="classifier.lr",
     ),
     Question(
+        "squared",
+        "At which rate does squared Euclidean collapse?",
+        _curve(
+            "pc-sqeuclidean-cdt-la", "classifier.lr", (1.0, 4.0, 8.0, 16.0, 64.0), "squared, rate"
+        ),
+        axis="classifier.lr",
+    ),
+    Question(
         "temperatures",
         "What do temperatures need to pay?",
         (
@@ -137,7 +146,17 @@ QUESTIONS = (
         (
             Row("Softmax", None, selection="author"),
             *(Row(label, recipe, selection="author") for label, recipe in _STEPS),
+            Row("PC + CDT", "pc-cdt", selection="author"),
+            Row("PC + class T", "pc-class-t", selection="author"),
             Row("the published code's settings", "author", selection="author"),
+        ),
+    ),
+    Question(
+        "longer",
+        "What do 320 epochs of stage 1 change?",
+        (
+            Row("Softmax", None, _LONGER),
+            *(Row(label, recipe, _LONGER) for label, recipe in _STEPS),
         ),
     ),
     Question(

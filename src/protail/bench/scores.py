@@ -51,7 +51,7 @@ def _judge(logits: Tensor, features: Features) -> tuple[dict[str, Any], NDArray[
         features.test_labels,
         predicted,
         classes=range(len(features.counts)),
-        counts=features.counts,
+        counts=features.group_counts,
         confidence=confidence,
     )
     scores: dict[str, Any] = {group: getattr(evaluation, group) for group in GROUPS}

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protail.cli.data import DataRoot, Imbalance, Kind, Lists, Selection
+from protail.cli.data import DataRoot, DataSeed, Imbalance, Kind, Lists, Selection, TestShare
 
 if TYPE_CHECKING:
     from protail.data.sets import DataSet, FeatureData
 
 __all__ = [
     "DataRoot",
+    "DataSeed",
     "Dataset",
+    "ImageDataset",
     "Imbalance",
     "Kind",
     "Lists",
     "OnBadImage",
     "Selection",
+    "TestShare",
     "hold_out",
     "load_data",
     "load_images",
@@ -32,6 +35,12 @@ Dataset = Annotated[
         metavar="NAME",
         help="A data set, a draw, a folder or a file of features.",
         show_default=False,
+    ),
+]
+ImageDataset = Annotated[
+    str,
+    typer.Option(
+        "--dataset", metavar="NAME", help="A data set, a draw or a folder.", show_default=False
     ),
 ]
 OnBadImage = Annotated[

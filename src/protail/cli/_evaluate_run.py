@@ -91,6 +91,8 @@ def _load_recorded(
     if share := recorded.get("held_out"):
         data = hold_out(data, share, recorded["held_out_seed"])
     there, found = {"name": name, **recorded}, data_record(data)
+    # Of runs from before images were recorded, nothing but their numbers is known.
+    images, images_found = there.pop("images", None), found.pop("images", None)
     if "features" in there and "features" in found:
         # They are known by their digest, whatever the file is called by now.
         there, found = ({"features": each["features"]} for each in (there, found))
@@ -101,7 +103,17 @@ def _load_recorded(
             "expected the one of the run. Check --dataset and --data-root."
         )
     _check_counts(run, data)
+    if images is not None and images != images_found:
+        raise RunError(
+            f"{run.folder}: the data set that was found has as many images, but others than those "
+            f"of the run (in {', '.join(_differing_parts(images, images_found))}); expected the "
+            "same ones. Check --dataset and --data-root."
+        )
     return data
+
+
+def _differing_parts(there: dict[str, str], found: dict[str, str]) -> list[str]:
+    return [part for part in {**there, **found} if there.get(part) != found.get(part)]
 
 
 def _recorded_options(source: str, recorded: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +138,9 @@ def _check_counts(run: Run, data: DataSet | FeatureData) -> None:
     scores = next(iter(run.evaluation().values()))["plain"]
     judged = Evaluation.from_dict(scores)
     tested = np.bincount(data.test.labels, minlength=data.train.profile.n_classes)
-    same = np.array_equal(judged.counts, data.train.profile.counts)
+    # Where images are held out, classes are grouped by all they have; once it was by the rest.
+    grouped_by = [data.train.profile.counts, getattr(data, "group_counts", None)]
+    same = any(np.array_equal(judged.counts, counts) for counts in grouped_by if counts is not None)
     if not same or not np.array_equal(judged.class_rows, tested):
         raise RunError(
             f"{run.folder}: the data set that was found has {counted(len(data.train), 'image')} "

@@ -15,8 +15,11 @@ from protail.cli._devices import find_device
 from protail.data.augment._augment import NAMES
 from protail.data.augment._loader import LOADER_NAMES
 from protail.data.sets import DataSet, FeatureData
+from protail.profile import ClassProfile
+from protail.recipes import recipe_hash
 from protail.recipes._parts import options_taken
 from protail.recipes.running import Job, Options, is_done
+from protail.training._run_folder import is_run
 from protail.training.frozen import Stream, stage_steps
 from protail.training.given import GivenFeatures
 from protail.training.representation import RepresentationTraining
@@ -30,6 +33,9 @@ DRIVERS = ("auto", "plain", "captured", "fabric")
 
 # Compiling takes half a minute and then saves a fifth of each step.
 _EPOCHS_WORTH_COMPILING = 50
+
+_USUAL_DRAW = {"kind": "exp", "selection": "shuffled"}
+_HASH_LENGTH = 6
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,8 @@ def make_plan(
     seeds: Sequence[int],
     output: Path | None,
     options: Mapping[str, Any],
+    *,
+    changed: bool = False,
 ) -> Plan:
     """Put jobs together and find out, before anything is written, whether they can run.
 
@@ -129,6 +137,8 @@ def make_plan(
         Folder of the run; of several runs, the folder above them. None names it after what is run.
     options : mapping
         Arguments of `choose_options`.
+    changed : bool
+        Whether the recipe is not what its name says; its hash is then part of a run's name.
 
     Returns
     -------
@@ -138,7 +148,15 @@ def make_plan(
     for seed in seeds:
         if seeds.count(seed) > 1:
             raise ValueError(f"--seed {seed} is given twice; expected each seed once.")
-    jobs = [Job(recipe, data, seed, _folder(recipe, data, seed, seeds, output)) for seed in seeds]
+    if output is None:
+        name = _run_name(recipe, data, changed=changed)
+        folders = [Path("runs", f"{name}-seed{seed}") for seed in seeds]
+    elif len(seeds) == 1:
+        folders = [output]
+    else:
+        _check_no_run(output, seeds)
+        folders = [output / f"seed{seed}" for seed in seeds]
+    jobs = [Job(recipe, data, *each) for each in zip(seeds, folders, strict=True)]
     n_steps = 0
     if isinstance(data, FeatureData):
         chosen = choose_options(data, 0, **options)
@@ -151,20 +169,24 @@ def make_plan(
     return Plan(jobs, waiting, chosen, n_steps, steps)
 
 
-def _folder(
-    recipe: Recipe,
-    data: DataSet | FeatureData,
-    seed: int,
-    seeds: Sequence[int],
-    output: Path | None,
-) -> Path:
-    if output is not None:
-        return output if len(seeds) == 1 else output / f"seed{seed}"
-    imbalance = data.description.get("imbalance")
-    words = [recipe.name.replace("/", "-"), data.name]
-    words += [] if imbalance is None else [f"{imbalance:g}"]
-    words += ["held-out"] if "held_out" in data.description else []
-    return Path("runs", "-".join([*words, f"seed{seed}"]))
+def _run_name(recipe: Recipe, data: DataSet | FeatureData, *, changed: bool) -> str:
+    """Name a run after what it is of, so that other settings are kept elsewhere."""
+    words = [recipe.name.replace("/", "-")]
+    words += [recipe_hash(recipe.resolved())[:_HASH_LENGTH]] if changed else []
+    words += [data.name]
+    drawn = data.description
+    words += [f"{drawn['imbalance']:g}"] if drawn.get("imbalance") is not None else []
+    words += [drawn[key] for key, usual in _USUAL_DRAW.items() if drawn.get(key, usual) != usual]
+    words += ["held-out"] if "held_out" in drawn else []
+    return "-".join(words)
+
+
+def _check_no_run(output: Path, seeds: Sequence[int]) -> None:
+    if is_run(output):
+        raise ValueError(
+            f"{output}: this is a run, and {len(seeds)} seeds need a folder in which each has its "
+            "own; expected another one. Choose it with -o."
+        )
 
 
 def _representation_steps(settings: RepresentationSettings, data: DataSet) -> int:
@@ -257,7 +279,9 @@ def _part(part: str, settings: RepresentationSettings | ClassifierSettings) -> s
 
 def _data_words(data: DataSet | FeatureData) -> str:
     profile = data.train.profile
-    groups = ", ".join(f"{name} {len(group)}" for name, group in profile.groups().items())
+    by = getattr(data, "group_counts", None)
+    grouped = profile if by is None else ClassProfile(by)
+    groups = ", ".join(f"{name} {len(group)}" for name, group in grouped.groups().items())
     skipped = data.description.get("images_skipped")
     left_out = ""
     if skipped:

@@ -34,7 +34,21 @@ Imbalance = Annotated[
 ]
 Kind = Annotated[str | None, typer.Option(help="Form of the tail: exp or step.")]
 Selection = Annotated[str | None, typer.Option(help="Images kept: shuffled, first or author.")]
-Seed = Annotated[int | None, typer.Option(help="Of the draw or the split.")]
+DataSeed = Annotated[
+    int | None,
+    typer.Option("--data-seed", min=0, metavar="NUMBER", help="Of the draw or the split."),
+]
+# Where nothing else has a seed, the short name will do.
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--data-seed", "--seed", min=0, metavar="NUMBER", help="Of the draw or the split."
+    ),
+]
+TestShare = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="Of a folder that is split here; else 0.2."),
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where the data is; else PROTAIL_DATA, ~/.cache/protail."),
@@ -82,6 +96,7 @@ def data_stats(
     kind: Kind = None,
     selection: Selection = None,
     seed: Seed = None,
+    test_share: TestShare = None,
     data_root: DataRoot = None,
     lists: Lists = None,
     plot: Plot = None,
@@ -101,7 +116,7 @@ def data_stats(
     if plot is not None:
         check_free(plot, overwrite=overwrite)
     options = {**_draw(imbalance, kind, selection, seed), **_taken(name, check_files=False)}
-    dataset = _load(name, data_root, download=False, lists=lists, **options)
+    dataset = _load(name, data_root, download=False, lists=lists, test_share=test_share, **options)
     found = stats(dataset)
     show_stats(voice, dataset, found)
     if plot is not None:

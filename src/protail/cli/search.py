@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,14 +13,17 @@ from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
 from protail.cli._dataset_options import (
     DataRoot,
-    Dataset,
+    DataSeed,
+    ImageDataset,
     Imbalance,
     Kind,
     Lists,
     OnBadImage,
     Selection,
+    TestShare,
     load_images,
 )
+from protail.cli._search_places import SearchPlaces
 from protail.cli.recipes import Set, read_changes
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ Output = Annotated[
 ]
 JournalFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Trials so far; workers may share it. [beside the recipe]"),
+    typer.Option(metavar="FILE", help="Trials so far; workers may share it."),
 ]
 Trials = Annotated[int, typer.Option(metavar="N", help="Trials in all.")]
 Budget = Annotated[
@@ -59,7 +61,7 @@ AtOnce = Annotated[
 ]
 Score = Annotated[str, typer.Option(help="Maximise balanced, few or all.")]
 HeldOut = Annotated[float, typer.Option(metavar="SHARE", help="Of each class's training images.")]
-Pruner = Annotated[str, typer.Option(help="Give bad trainings up: none, median, hyperband.")]
+Pruner = Annotated[str, typer.Option(help="Give up: none, median or hyperband.")]
 Seed = Annotated[int, typer.Option(help="Of parts, trainings and trials.")]
 
 Compile = Annotated[bool, typer.Option("--compile", help="Compile networks first.")]
@@ -71,7 +73,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 @_command
 def search(
     recipe: Recipe,
-    dataset: Dataset,
+    dataset: ImageDataset,
     over: Over = None,
     changes: Set = None,
     trials: Trials = 20,
@@ -86,6 +88,8 @@ def search(
     imbalance: Imbalance = None,
     kind: Kind = None,
     selection: Selection = None,
+    data_seed: DataSeed = None,
+    test_share: TestShare = None,
     data_root: DataRoot = None,
     lists: Lists = None,
     on_bad_image: OnBadImage = None,
@@ -99,38 +103,44 @@ def search(
 
     Test images are never looked at. The same command goes on where it was stopped.
     """
-    from protail.cli._devices import find_device
+    from protail.cli._train_plan import choose_options
     from protail.recipes import load_recipe
-    from protail.recipes.running import Options
     from protail.recipes.search import Search, read_searched_keys, run_search
 
     voice = Voice(as_json)
-    places = _Places(output)
+    places = SearchPlaces(output, journal)
     start = load_recipe(recipe).with_overrides(read_changes(changes or []))
     keys = read_searched_keys(over or [], start)
     seconds = None if budget is None else read_seconds(budget)
-    place = find_device(device)
     images = load_images(
         dataset,
         data_root,
         imbalance=imbalance,
         kind=kind,
         selection=selection,
+        seed=data_seed,
+        test_share=test_share,
         lists=lists,
         on_bad_image=on_bad_image,
     )
     wanted = Search(start, images, keys, score, held_out, seed)
+    assert start.representation is not None  # a search cannot do without
+    options = choose_options(
+        images, start.representation.epochs, device=device, driver="auto", compiled=compiled
+    )
     places.check(wanted, overwrite=overwrite)
+    if overwrite:
+        places.clear_journal(wanted)
     _announce(voice, wanted, pruner)
     try:
         result = run_search(
             wanted,
-            journal or places.journal,
+            places.journal,
             n_trials=trials,
             budget=seconds,
             at_once=at_once,
             pruner=pruner,
-            options=Options.automatic(str(place), compiled=compiled),
+            options=options,
             watch=_Watch(voice),
         )
     except KeyboardInterrupt:
@@ -167,56 +177,6 @@ def read_seconds(text: str) -> float:
     if found is None or float(found[1]) == 0:
         raise ValueError(f"--budget {text!r} is no duration; expected one as in 90s, 9m or 1.5h.")
     return float(found[1]) * _UNITS[found[2]]
-
-
-class _Places:
-    """What a search leaves: the recipe, and beside it all trials and a picture."""
-
-    def __init__(self, recipe: Path) -> None:
-        if recipe.suffix != ".toml":
-            from protail._files import OutputError
-
-            raise OutputError(22, f"{recipe} cannot be written: its name should end in .toml.")
-        self.recipe = recipe
-        self.trials = recipe.with_suffix(".search.json")
-        self.picture = recipe.with_suffix(".search.png")
-        self.journal = recipe.with_suffix(".search.journal")
-
-    def check(self, search: Search, *, overwrite: bool) -> None:
-        """Raise unless the places are free, or hold what this very search found so far."""
-        from protail._files import check_free
-
-        replace = overwrite or self._is_of(search)
-        for place in (self.recipe, self.trials, self.picture):
-            check_free(place, overwrite=replace)
-
-    def _is_of(self, search: Search) -> bool:
-        try:
-            there = json.loads(self.trials.read_bytes())
-        except (OSError, ValueError):
-            return False
-        about = json.loads(json.dumps(search.about))
-        return isinstance(there, dict) and all(there.get(key) == about[key] for key in about)
-
-    def write(self, result: SearchResult, picture: bytes | None) -> None:
-        """Write all of them, but no picture where there is none."""
-        found = result.recipe
-        note = (
-            f"# Found by protail search, best of {counted(len(result.trials), 'trial')}: scored "
-            f"{_percent(result.best)} % ({result.search.score}) on held out training images.\n"
-        )
-        self._write(self.recipe, (note + found.to_toml()).encode())
-        record = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-        self._write(self.trials, record.encode())
-        if picture is not None:
-            self._write(self.picture, picture)
-
-    def _write(self, place: Path, content: bytes) -> None:
-        from protail._files import new_file
-
-        # Another worker of the same search may have written it since we looked.
-        with new_file(place, overwrite=True) as temporary:
-            temporary.write_bytes(content)
 
 
 def _picture(result: SearchResult, voice: Voice) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +13,14 @@ from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
 from protail.cli._dataset_options import (
     DataRoot,
+    DataSeed,
     Dataset,
     Imbalance,
     Kind,
     Lists,
     OnBadImage,
     Selection,
+    TestShare,
 )
 from protail.cli.recipes import Set
 
@@ -37,8 +40,8 @@ HeldOut = Annotated[
     float,
     typer.Option(
         metavar="SHARE",
-        help="Judge on this share of each class's training images instead of the test images; "
-        "neither stage sees it.",
+        help="Share of training images to judge on instead.",
+        show_default=False,
     ),
 ]
 HeldOutSeed = Annotated[int, typer.Option(metavar="NUMBER", help="Of what is held out.")]
@@ -49,7 +52,9 @@ Output = Annotated[
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
-Driver = Annotated[str, typer.Option(metavar="NAME", help="auto, plain, captured or fabric.")]
+Driver = Annotated[
+    str, typer.Option(metavar="NAME", help="auto, plain, captured or fabric.", show_default=False)
+]
 Compile = Annotated[
     bool | None,
     typer.Option("--compile/--no-compile", help="By default long trainings on a GPU."),
@@ -58,7 +63,7 @@ Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep features here for the next time.")
 ]
 CheckpointEvery = Annotated[
-    float, typer.Option(metavar="SECONDS", help="At least, between two checkpoints.")
+    float, typer.Option(metavar="SECONDS", help="Least time between checkpoints.")
 ]
 
 
@@ -72,6 +77,8 @@ def train(
     data_root: DataRoot = None,
     lists: Lists = None,
     on_bad_image: OnBadImage = None,
+    data_seed: DataSeed = None,
+    test_share: TestShare = None,
     held_out: HeldOut = 0.0,
     held_out_seed: HeldOutSeed = 0,
     seed: Seeds = None,
@@ -99,7 +106,9 @@ def train(
 
     voice = Voice(as_json)
     begin = time.perf_counter()
-    chosen = load_recipe(recipe).with_overrides(read_changes(changes or []))
+    named = load_recipe(recipe)
+    chosen = named.with_overrides(read_changes(changes or []))
+    _check_data_root(dataset, data_root)
     data = load_data(
         dataset,
         data_root,
@@ -108,6 +117,8 @@ def train(
         selection=selection,
         lists=lists,
         on_bad_image=on_bad_image,
+        seed=data_seed,
+        test_share=test_share,
     )
     if held_out:
         data = hold_out(data, held_out, held_out_seed)
@@ -120,10 +131,42 @@ def train(
         "checkpoint_seconds": checkpoint_every,
         "cache": cache,
     }
-    plan = make_plan(chosen, data, seed or [0], output, how)
+    plan = make_plan(chosen, data, seed or [0], output, how, changed=chosen != named)
     say_plan(voice, plan)
+    if plan.waiting and on_bad_image != "skip":
+        _check_test_images(data)
     records = _run(plan, voice)
     _show(plan, records, voice, time.perf_counter() - begin)
+
+
+def _check_data_root(dataset: str, data_root: Path | None) -> None:
+    from protail.data.sets import dataset_names
+
+    is_file = dataset not in dataset_names() and os.path.isfile(dataset)
+    if data_root is not None and is_file:
+        raise ValueError(
+            f"--data-root {data_root} is given, but {dataset} holds the data itself; expected one "
+            "of them. Leave --data-root out."
+        )
+
+
+def _check_test_images(data: Any) -> None:
+    """Read the test images once: one that is broken would be found when much is learned."""
+    from protail._messages import counted
+    from protail.data.sets import DataSetError, FeatureData
+    from protail.data.sets._errors import first_few
+    from protail.data.sets._pictures import unreadable
+
+    if isinstance(data, FeatureData) or os.environ.get("RANK", "0") != "0":
+        return
+    paths = data.test.paths
+    bad = [paths[i] for i in unreadable(paths)]
+    if bad:
+        raise DataSetError(
+            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to judge on cannot be "
+            f"read ({first_few(bad)}); expected whole image files. Replace them, or begin a new "
+            "run with --on-bad-image skip. protail data prepare names all that are broken."
+        )
 
 
 def _run(plan: Any, voice: Voice) -> list[dict[str, Any]]:

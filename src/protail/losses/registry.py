@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from protail._registry import Registry
 from protail.losses.logit_adjusted import LogitAdjustedLoss
+from protail.losses.reweighted import ReweightedCrossEntropy
 from protail.profile import ClassProfile
 
 Loss = TypeVar("Loss", bound=Callable[..., nn.Module])
@@ -30,7 +31,8 @@ def register_loss(name: str) -> Callable[[Loss], Loss]:
     -------
     callable
         A decorator for a class or function that takes ``counts``, the training rows of every
-        class, and options, and gives a module: logits and labels to a number.
+        class, and options, and gives a module: logits and labels to a number. One with a method
+        ``on_epoch`` is told each epoch as it begins, and may change its buffers in place.
 
     Examples
     --------
@@ -56,7 +58,8 @@ def make_loss(name: str, counts: Counts, **options: Any) -> nn.Module:
         Training rows of every class.
     **options
         What that loss takes; for "logit-adjusted" ``tau``, for "cross-entropy"
-        ``label_smoothing``.
+        ``label_smoothing``, and ``reweight_from`` and ``beta`` for weights of the classes from
+        an epoch on.
 
     Returns
     -------
@@ -90,10 +93,39 @@ def loss_names() -> list[str]:
 
 
 @register_loss("cross-entropy")
-def _cross_entropy(counts: Counts, *, label_smoothing: float = 0.0) -> nn.Module:
+def _cross_entropy(
+    counts: Counts,
+    *,
+    label_smoothing: float = 0.0,
+    reweight_from: int | None = None,
+    beta: float = 0.9999,
+) -> nn.Module:
+    """Make the cross-entropy.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class.
+    label_smoothing : float, default=0
+        How much of each label is spread over all classes.
+    reweight_from : int, optional
+        The epoch, counted from 0, from which on a class counts the more the rarer it is: one over
+        its effective number of images, ``(1 - beta^N) / (1 - beta)``.
+    beta : float, default=0.9999
+        0 weighs all classes alike; towards 1 a class counts as one over its images.
+
+    Returns
+    -------
+    torch.nn.Module
+        Logits and labels to a number.
+    """
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing={label_smoothing!r}; expected from 0 to below 1.")
-    return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+    if not 0 <= beta < 1:
+        raise ValueError(f"beta={beta!r}; expected from 0 to below 1, as in 0.9999.")
+    if reweight_from is None:
+        return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+    return ReweightedCrossEntropy(counts, reweight_from, beta, label_smoothing)
 
 
 @register_loss("logit-adjusted")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from protail.losses.reweighted import begin_epoch
+
 
 class ImageBatch(NamedTuple):
     """What a step gets.
@@ -32,9 +34,10 @@ class ImageBatch(NamedTuple):
 class Method(nn.Module):
     """Compute the loss of a step, and what belongs around it.
 
-    A subclass overrides the hooks it needs. ``forward`` and ``after_step`` are pure tensor code
-    that a CUDA graph can hold: what changes lives in buffers and changes in place. ``on_epoch``
-    runs on the host.
+    A subclass overrides the hooks it needs: ``forward``, ``after_step``, ``on_epoch``. The first
+    two are pure tensor code that a CUDA graph can hold: what changes lives in buffers and changes
+    in place. ``on_epoch`` runs on the host. ``features`` and ``logits`` are no hooks: everything is
+    judged by backbone and head alone.
 
     Parameters
     ----------
@@ -118,10 +121,11 @@ class Method(nn.Module):
         """Change parameters or buffers in place after the optimiser's step."""
 
     def on_epoch(self, epoch: int) -> None:
-        """Change buffers in place before an epoch.
+        """Change buffers in place before an epoch; by default those of the loss.
 
         Parameters
         ----------
         epoch : int
             Which epoch begins, from 0.
         """
+        begin_epoch(self.loss, epoch)

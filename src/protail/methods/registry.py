@@ -29,7 +29,8 @@ def register_method(name: str) -> Callable[[Kind], Kind]:
     Returns
     -------
     callable
-        A decorator for a `Method` that takes ``backbone``, ``head``, ``loss`` and options.
+        A decorator for a `Method` that takes ``backbone``, ``head``, ``loss`` and options. It
+        leaves ``features`` and ``logits`` as they are.
 
     Examples
     --------
@@ -74,4 +75,12 @@ def make_method(
     >>> type(method.head).__name__
     'Linear'
     """
-    return METHODS.make(name, backbone, head, loss, **options)
+    method = METHODS.make(name, backbone, head, loss, **options)
+    for part, place in (("features", "backbone"), ("logits", "head")):
+        if getattr(type(method), part) is not getattr(Method, part):
+            raise ValueError(
+                f"method {name!r} has {part} of its own, and is judged by its backbone and head "
+                f"alone; expected those of Method. Put what it does into a {place}, or into "
+                "forward where it concerns training only."
+            )
+    return method

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import torch
+
+from protail.backbones import check_backbone_name
 from protail.data.augment._augment import NAMES
 from protail.data.augment._loader import LOADER_NAMES
 from protail.recipes._parts import PARTS
@@ -42,6 +45,7 @@ _RANGES = {
     "warm_up_epochs": Range(0),
     "mixup": Range(0),
     "cutmix": Range(0),
+    "max_norm": Range(0),
     "ema": Range(0, 1),
 }
 # Which of them suit small images on the device and which large ones, the data set knows.
@@ -73,8 +77,19 @@ def check_rules(settings: Settings, place: Place) -> None:
     _check_schedule(settings, place)
     if settings.nesterov and settings.momentum == 0:
         raise place.at("nesterov").unexpected(True, "a momentum above 0 with it")
+    _check_max_norm(settings, place)
+    _check_reweighting(settings, place)
     if isinstance(settings, ClassifierSettings):
         _check_start(settings, place)
+    else:
+        _check_backbone(settings.backbone, place)
+
+
+def _check_backbone(name: str, place: Place) -> None:
+    try:
+        check_backbone_name(name)
+    except ValueError as error:
+        raise place.error(f"{place.key}.backbone: {error}") from None
 
 
 def _check_augment(names: tuple[str, ...], place: Place) -> None:
@@ -104,6 +119,26 @@ def _check_schedule(settings: Settings, place: Place) -> None:
     if warm_up > 0 and warm_up >= settings.epochs:
         raise place.at("warm_up_epochs").unexpected(
             warm_up, f"fewer than epochs, which is {settings.epochs}"
+        )
+
+
+def _check_max_norm(settings: Settings, place: Place) -> None:
+    if settings.max_norm == 0:
+        return
+    registry, smallest = PARTS["head"]
+    with torch.random.fork_rng(devices=[]):
+        head = registry.make(settings.head, *smallest, **settings.head_options)
+    if not isinstance(getattr(head, "weight", None), torch.Tensor):
+        raise place.at("max_norm").unexpected(
+            settings.max_norm, f"0: head {settings.head!r} has no rows of weights to keep short"
+        )
+
+
+def _check_reweighting(settings: Settings, place: Place) -> None:
+    first = settings.loss_options.get("reweight_from")
+    if first is not None and 0 < settings.epochs <= first:
+        raise place.at("reweight_from").unexpected(
+            first, f"fewer than epochs, which is {settings.epochs}: the first one has number 0"
         )
 
 

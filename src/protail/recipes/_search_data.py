@@ -10,6 +10,7 @@ from torch import nn
 from protail._messages import unknown_name
 from protail.data.features import split
 from protail.data.sets import DataSet, ImageSet
+from protail.data.sets._files_on_disk import same_content
 from protail.evaluation import Evaluation
 from protail.training.frozen import FrozenFeatures
 from protail.training.settings import Precision
@@ -22,7 +23,7 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
 
     The real test images, and a validation part, are in neither part of what comes back. At least
     one image is held out of a class that has two; a single one stays in the training part.
-    Identical images in memory stay together.
+    Identical images, and copies of one file, stay together.
 
     Parameters
     ----------
@@ -36,7 +37,8 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     Returns
     -------
     DataSet
-        ``train`` is the rest, ``test`` what is held out.
+        ``train`` is the rest, ``test`` what is held out; classes are grouped by their images in
+        both.
 
     Examples
     --------
@@ -66,13 +68,15 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
         images.subset(kept),
         images.subset(held),
         description={**data.description, **how},
+        # Groups are those of the whole: what is held out makes no class rarer.
+        group_counts=images.profile.counts,
     )
 
 
-def _same_images(images: ImageSet) -> NDArray[np.int64] | None:
-    """Give each image a number, identical ones the same; None where they are in files."""
+def _same_images(images: ImageSet) -> NDArray[np.int64]:
+    """Give each image a number, identical ones the same."""
     if images.pixels is None:
-        return None
+        return same_content(images)
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in images.pixels])
 

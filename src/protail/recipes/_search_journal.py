@@ -174,7 +174,8 @@ class Journal:
             )
             raise ValueError(
                 f"{self.path} is the journal of another search, which differs in {told}. Go on "
-                "with the settings it was begun with, or choose another journal."
+                "with the settings it was begun with, choose another journal (--journal, -o), or "
+                "replace it (--overwrite)."
             )
 
     def _distribution(self, key: SearchedKey) -> Any:

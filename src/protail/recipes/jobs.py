@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-from protail.data.sets import DataSet, FeatureData
+from protail.data.sets import DataSet, FeatureData, ImageSet
 from protail.recipes._recipe import Recipe
 from protail.training.settings import RepresentationSettings
 
@@ -78,13 +79,24 @@ def data_record(data: DataSet | FeatureData) -> dict[str, Any]:
     Returns
     -------
     dict
-        Name and description; of features, their width and digest too, by which they are known
-        again.
+        Name and description, and digests by which images or features are known again.
     """
     record = {"name": data.name, **data.description}
     if isinstance(data, FeatureData):
-        record["features"] = {"width": data.n_features, "sha256": data.fingerprint()}
+        record["features"] = {"width": data.n_features, "sha256": _fingerprint(data)}
+    else:
+        record["images"] = {part: _fingerprint(images) for part, images in data.parts.items()}
     return record
+
+
+# Jobs share their data, and each is asked several times what it is of.
+_FINGERPRINTS: WeakKeyDictionary[ImageSet | FeatureData, str] = WeakKeyDictionary()
+
+
+def _fingerprint(data: ImageSet | FeatureData) -> str:
+    if data not in _FINGERPRINTS:
+        _FINGERPRINTS[data] = data.fingerprint()
+    return _FINGERPRINTS[data]
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class Progress:
     loss : float
         Mean loss of the last one.
     scores : dict of str to float
-        The last look at the test set, by group; empty before the first.
+        What a look at the test set after this epoch gave, by group; empty where nobody looked.
     """
 
     job: Job
@@ -140,6 +152,13 @@ class Options:
     overwrite: bool = False
     checkpoint_seconds: float = 60.0
     cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(
+                f"{self.checkpoint_seconds:g} seconds between checkpoints (--checkpoint-every); "
+                "expected 0 or more."
+            )
 
     @classmethod
     def automatic(cls, device: str = "auto", **others: Any) -> Options:

@@ -17,7 +17,14 @@ import torch
 from protail.data.sets import DataSet
 from protail.recipes.jobs import Job, Options, Progress, Watcher
 from protail.recipes.scoring import evaluate_job, group_scores, look
-from protail.training._run_folder import EVALUATION, RUN, check_place, check_same, read_unfinished
+from protail.training._run_folder import (
+    EVALUATION,
+    RUN,
+    check_place,
+    check_replaceable,
+    check_same,
+    check_unfinished,
+)
 from protail.training._run_json import as_json
 from protail.training.checkpoint import restore_training_state, training_state
 from protail.training.fabric import launch_fabric
@@ -98,13 +105,16 @@ def is_done(job: Job, options: Options) -> bool:
         # The first process looks at the folder, and may have begun to fill it.
         return options.resume and (job.folder / EVALUATION).exists()
     check_place(job.folder)
-    if options.overwrite or not (job.folder / RUN).exists():
+    if options.overwrite:
+        check_replaceable(job.folder)
+        return False
+    if not (job.folder / RUN).exists():
         return False
     run = Run.open(job.folder)
+    check_same(job.folder, run.resolved, as_json(job.resolved, "resolved"))
     done = options.resume and run.finished
     if not done:
-        read_unfinished(job.folder, resume=options.resume)
-    check_same(job.folder, run.resolved, as_json(job.resolved, "resolved"))
+        check_unfinished(job.folder, resume=options.resume)
     return done
 
 
@@ -140,7 +150,7 @@ def _steps(
             fabric=fabric,
             compiled=options.compiled,
         )
-        keeper = _Keeper(job, job.data, run, training, options, watch)
+        keeper = _Keeper(job, job.data, run, training, options, watch, fabric)
         method = yield from training.steps(keeper.restore(), keeper.after_epoch)
     if run.folder != job.folder:
         return {}
@@ -160,11 +170,11 @@ class _Keeper:
         training: RepresentationTraining,
         options: Options,
         watch: Watcher | None,
+        fabric: Any,
     ) -> None:
         self._job, self._data, self._run, self._training = job, data, run, training
-        self._options, self._watch = options, watch
+        self._options, self._watch, self._fabric = options, watch, fabric
         self._kept_at = time.monotonic()
-        self._scores: dict[str, float] = {}
         self._look_every = max(1, training.settings.epochs // _LOOKS)
         # One process keeps the run; the others only take their part of every batch.
         self._is_helping = run.folder != job.folder
@@ -181,13 +191,12 @@ class _Keeper:
     def after_epoch(self, epoch: Epoch) -> None:
         """Do what is due after an epoch."""
         n_epochs = self._training.settings.epochs
-        numbers = {"loss": epoch.loss}
-        if (epoch.number + 1) % self._look_every == 0 and epoch.number + 1 < n_epochs:
-            self._scores = self._look()
-            numbers |= self._scores
-        self._run.log(epoch.step, epoch.number, **numbers)
+        loss = self._loss_of_all(epoch)
+        is_due = (epoch.number + 1) % self._look_every == 0 and epoch.number + 1 < n_epochs
+        scores = self._look() if is_due else {}
+        self._run.log(epoch.step, epoch.number, loss=loss, **scores)
         if self._watch is not None:
-            self._watch(Progress(self._job, epoch.number + 1, epoch.loss, self._scores))
+            self._watch(Progress(self._job, epoch.number + 1, loss, scores))
         if self._is_helping:
             return
         due = time.monotonic() - self._kept_at >= self._options.checkpoint_seconds
@@ -195,6 +204,13 @@ class _Keeper:
             tensors = training_state(self._training.state, self._training.optimizer)
             self._run.checkpoint(tensors, {"step": epoch.step, "epoch": epoch.number})
             self._kept_at = time.monotonic()
+
+    def _loss_of_all(self, epoch: Epoch) -> float:
+        """Give the mean loss over all processes, of which each knows its part of the batches."""
+        if self._fabric is None:
+            return epoch.loss
+        own = torch.tensor(epoch.loss, dtype=torch.float64, device=self._options.device)
+        return float(self._fabric.all_reduce(own, reduce_op="mean"))
 
     def _look(self) -> dict[str, float]:
         if self._is_helping:

@@ -135,7 +135,7 @@ def _judged(logits: Tensor, features: Features) -> Evaluation:
         features.test_labels,
         predicted.cpu(),
         classes=range(len(features.counts)),
-        counts=features.counts,
+        counts=features.group_counts,
         confidence=confidence.cpu(),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from protail._files import explained, new_file
+from protail.data.sets._errors import first_few
 from protail.training._run_json import differing_keys, read_object
 
 FORMAT = "protail-run"
@@ -16,6 +17,7 @@ VERSION = 1
 RUN, METRICS, TENSORBOARD = "run.json", "metrics.jsonl", "tensorboard"
 CHECKPOINT, WEIGHTS = "checkpoint.safetensors", "weights.safetensors"
 EVALUATION, LOCK = "evaluation.json", "lock"
+_WRITTEN = (RUN, METRICS, TENSORBOARD, CHECKPOINT, WEIGHTS, EVALUATION, LOCK)
 
 _MOST_KEYS_TOLD = 10
 
@@ -36,7 +38,7 @@ class RunError(ValueError):
 
 def check_place(folder: Path) -> None:
     """Raise when something else than a run is there; do not touch it."""
-    if not os.path.lexists(folder) or _is_run(folder):
+    if not os.path.lexists(folder) or is_run(folder):
         return
     if not folder.is_dir():
         raise RunError(f"{folder}: this is a file; expected a run or a free name. Choose another.")
@@ -51,9 +53,8 @@ def check_place(folder: Path) -> None:
         )
 
 
-def read_unfinished(folder: Path, *, resume: bool) -> dict[str, Any]:
-    """Read the run that is there; raise unless it is to be resumed and can be."""
-    document = read_run(folder)
+def check_unfinished(folder: Path, *, resume: bool) -> None:
+    """Raise unless the run that is there is to be resumed and can be."""
     if (folder / EVALUATION).is_file():
         raise RunError(
             f"{folder}: this run is finished and is not run again. Choose another folder, or "
@@ -64,7 +65,6 @@ def read_unfinished(folder: Path, *, resume: bool) -> dict[str, Any]:
             f"{folder}: a run is here that is not finished. Go on with it (resume=True, "
             "--resume), have it replaced (overwrite=True, --overwrite) or choose another folder."
         )
-    return document
 
 
 def check_same(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -75,16 +75,33 @@ def check_same(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> N
     more = len(keys) - _MOST_KEYS_TOLD
     told = ", ".join(keys[:_MOST_KEYS_TOLD]) + (f" and {more} more" if more > 0 else "")
     raise RunError(
-        f"{folder}: the run that is here differs in {told}. Resume it with the settings it was "
-        "started with, or choose another folder."
+        f"{folder}: the run that is here is another one: it differs in {told}. Choose another "
+        "folder, or name the settings that this one was started with."
     )
 
 
+def check_replaceable(folder: Path) -> None:
+    """Raise when something lies beside a run that no run has written: other runs, notes."""
+    if not folder.is_dir():
+        return
+    foreign = [
+        entry.name
+        for entry in sorted(folder.iterdir())
+        if entry.name not in _WRITTEN and not _is_part(entry)
+    ]
+    if foreign:
+        raise RunError(
+            f"{folder}: beside a run this folder holds {first_few(foreign)}, so it is not "
+            "replaced. Move that elsewhere, or choose another folder."
+        )
+
+
 def clear(folder: Path) -> None:
-    """Remove all there is but the lock and ``run.json``, the scores first.
+    """Remove what a run has written but the lock and ``run.json``, the scores first.
 
     So a process that dies in between leaves a run that is not finished.
     """
+    check_replaceable(folder)
     entries = [entry for entry in folder.iterdir() if entry.name not in (LOCK, RUN)]
     for entry in sorted(entries, key=lambda entry: entry.name != EVALUATION):
         _remove(entry)
@@ -140,7 +157,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
     """Say whether a folder holds a run of ours, be it damaged."""
     try:
         with (folder / RUN).open("rb") as file:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from protail.heads import PrototypeHead, class_means
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
+from protail.losses.reweighted import begin_epoch
 from protail.training.captured import CapturedDriver
+from protail.training.constraints import MaxNorm, head_constraint
 from protail.training.frozen import Stream, stage_steps
 from protail.training.given import Features
 from protail.training.loop import Driver, diverged, train
@@ -63,6 +65,11 @@ class HeadGroup(nn.Module):
             for head, loss in zip(self.heads, self.losses, strict=True)
         ]
         return torch.stack(losses).sum()
+
+    def on_epoch(self, epoch: int) -> None:
+        """Tell the losses which epoch begins."""
+        for loss in self.losses:
+            begin_epoch(loss, epoch)
 
 
 def learn_heads(
@@ -174,11 +181,23 @@ def _learn_group(
         for name, one in settings.items()
     }
     group = HeadGroup(heads, losses).train()
-    taking_steps = _make_driver(driver, group, _parameter_groups(settings, heads), frozen.device)
+    limits = [head_constraint(heads[name], one.max_norm) for name, one in settings.items()]
+    taking_steps = _make_driver(
+        driver,
+        group,
+        _parameter_groups(settings, heads),
+        [limit for limit in limits if limit is not None],
+        frozen.device,
+    )
     stream = Stream.of(first)
     steps_an_epoch, n_steps = stage_steps(first, frozen.n_draws(stream, seed))
     for epoch, start in enumerate(range(0, n_steps, steps_an_epoch)):
-        features, labels = frozen.stream(stream, seed, epoch)
+        group.on_epoch(epoch)
+        n_left = (n_steps - start) * first.batch_size
+        started_there = epoch == 0 and any(
+            one.centroids == "augmented" for one in settings.values()
+        )
+        features, labels = frozen.stream(stream, seed, epoch, None if started_there else n_left)
         with threads_for(first.batch_size * len(frozen.counts) * frozen.n_features):
             history = train(
                 taking_steps,
@@ -235,12 +254,21 @@ def _parameter_groups(
 
 
 def _make_driver(
-    name: str, group: HeadGroup, parameters: list[dict[str, Any]], device: torch.device
+    name: str,
+    group: HeadGroup,
+    parameters: list[dict[str, Any]],
+    limits: list[MaxNorm],
+    device: torch.device,
 ) -> Driver[FeatureBatch]:
     optimizer = torch.optim.SGD(parameters, lr=1.0, fused=device.type == "cuda")
+
+    def after_step() -> None:
+        for limit in limits:
+            limit()
+
     if name == "captured":
-        return CapturedDriver(group, group, optimizer)
-    return PlainDriver(group, optimizer)
+        return CapturedDriver(group, group, optimizer, after_step)
+    return PlainDriver(group, optimizer, after_step)
 
 
 def _batches(features: Tensor, labels: Tensor, batch_size: int) -> Iterator[FeatureBatch]:

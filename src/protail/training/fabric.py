@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 Batch = TypeVar("Batch")
+
+# The others wait while the first process judges and learns stage 2, longer than the half hour
+# after which torch would end them.
+_PATIENCE = timedelta(days=7)
 
 
 class FabricDriver(Generic[Batch]):
@@ -113,6 +118,7 @@ def launch_fabric(device: torch.device) -> Fabric:
     """
     try:
         from lightning.fabric import Fabric
+        from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError as error:
         raise ImportError(
             "the fabric driver needs lightning, which is not installed: pip install "
@@ -120,6 +126,9 @@ def launch_fabric(device: torch.device) -> Fabric:
         ) from error
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     everywhere = int(os.environ.get("WORLD_SIZE", "1"))
-    fabric = Fabric(accelerator=device.type, devices=here, num_nodes=everywhere // here)
+    strategy = DDPStrategy(timeout=_PATIENCE) if everywhere > 1 else "auto"
+    fabric = Fabric(
+        accelerator=device.type, strategy=strategy, devices=here, num_nodes=everywhere // here
+    )
     fabric.launch()
     return fabric

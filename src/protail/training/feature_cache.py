@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from protail._files import new_file
+from protail._files import OutputError, new_file
 
 
 class FeatureCache:
@@ -22,7 +23,8 @@ class FeatureCache:
     Parameters
     ----------
     folder : Path or None
-        Where the files lie; None keeps features in memory, as long as the cache lives.
+        Where the files lie; None keeps features in memory, as long as the cache lives, and so are
+        those kept that cannot be written.
 
     Examples
     --------
@@ -39,6 +41,7 @@ class FeatureCache:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._in_memory: dict[str, Tensor] = {}
+        self._has_warned = False
 
     def get(
         self, key: Mapping[str, Any], compute: Callable[[], Tensor], device: torch.device
@@ -60,18 +63,28 @@ class FeatureCache:
             The features.
         """
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        if self._folder is None:
-            if name not in self._in_memory:
-                self._in_memory[name] = compute()
+        if name in self._in_memory:
             return self._in_memory[name].to(device)
-        path = self._folder / f"{name}.safetensors"
-        found = _read(path, device)
+        path = None if self._folder is None else self._folder / f"{name}.safetensors"
+        found = None if path is None else _read(path, device)
         if found is None:
             found = compute()
-            metadata = {"key": json.dumps(key, sort_keys=True)}
+            if path is None or not self._write(path, key, found):
+                self._in_memory[name] = found
+        return found.to(device)
+
+    def _write(self, path: Path, key: Mapping[str, Any], features: Tensor) -> bool:
+        """Write features; where that fails, say so once: they are no reason to lose a run."""
+        metadata = {"key": json.dumps(key, sort_keys=True)}
+        try:
             with new_file(path, overwrite=True) as temporary:
-                temporary.write_bytes(save({"features": found.cpu().contiguous()}, metadata))
-        return found
+                temporary.write_bytes(save({"features": features.cpu().contiguous()}, metadata))
+        except OutputError as error:
+            if not self._has_warned:
+                warnings.warn(f"{error.strerror} It goes on without.", stacklevel=3)
+            self._has_warned = True
+            return False
+        return True
 
 
 def _read(path: Path, device: torch.device) -> Tensor | None:

@@ -29,7 +29,7 @@ class RowBatch(NamedTuple):
         an image drawn twice is augmented in two ways.
     epoch : Tensor of int, shape ()
         Which epoch it is.
-    share : Tensor, shape (), or None
+    share : Tensor, shape () or (2,), or None
         Where images are mixed, how much of each is kept.
     """
 
@@ -123,7 +123,7 @@ class ResidentFeed:
             Which epoch, from 0.
         start : int
             The batch to begin with.
-        shares : Tensor, shape (n_batches,), optional
+        shares : Tensor, shape (n_batches,) or (n_batches, 2), optional
             Shares of the mixtures, one a batch of the epoch.
 
         Yields

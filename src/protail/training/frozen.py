@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -75,6 +76,8 @@ class FrozenFeatures:
         What is evaluated.
     counts : ndarray of int
         Training images of each class.
+    group_counts : ndarray of int
+        Images of each class that say which group it is in.
     test_labels : ndarray of int
         Class codes of the test images.
     n_features : int
@@ -91,6 +94,7 @@ class FrozenFeatures:
         self.backbone = backbone
         self.device = device
         self.counts: NDArray[np.int64] = data.train.profile.counts
+        self.group_counts = self.counts if data.group_counts is None else data.group_counts
         self.n_features = int(backbone.n_features)  # type: ignore[arg-type]
         self.test_labels: NDArray[np.int64] = data.test.labels
         self._data = data
@@ -100,7 +104,8 @@ class FrozenFeatures:
 
     @cached_property
     def _weights(self) -> str:
-        return weights_hash(self.backbone)
+        inputs = getattr(self.backbone, "input_spec", None)
+        return weights_hash(self.backbone) + ("" if inputs is None else f" {inputs}")
 
     @cached_property
     def _test_images(self) -> str:
@@ -139,34 +144,67 @@ class FrozenFeatures:
 
     def of(self, images: ImageSet, precision: Precision, *, mirrored: bool = False) -> Tensor:
         """Give features of any images as they are, or of their mirror images."""
-        feed = make_feed(images, (), seed=0, device=self.device)
+        feed = make_feed(images, (), seed=0, device=self.device, backbone=self.backbone)
         batches = (part.flip(3) if mirrored else part for part in feed.clean(images))
-        with inferring(self.backbone):
-            return collect(self.backbone, batches, precision)
+        return self._computed(batches, len(images), precision)
 
-    def stream(self, stream: Stream, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Give features and labels of an epoch of augmented images, in their order."""
+    def stream(
+        self, stream: Stream, seed: int, epoch: int, n: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give features and labels of the first ``n`` augmented images of an epoch, or of all."""
         sampler, feed = self._sampler(stream, seed), self._feed(stream, seed)
+        key = {**self._identity, "stream": repr(stream), "seed": seed, "epoch": epoch}
+        # Whole batches: their features are then, to the bit, those of the whole epoch.
+        n_computed = len(sampler) if n is None else -(-n // CLEAN_BATCH) * CLEAN_BATCH
+        if n_computed < len(sampler):
+            sampler = _Beginning(sampler, n_computed)
+            key["rows"] = n_computed
 
         def compute() -> Tensor:
             batches = (feed(batch).images for batch in feed.batches(sampler, CLEAN_BATCH, epoch))
-            with inferring(self.backbone):
-                return collect(self.backbone, batches, stream.precision)
+            return self._computed(batches, len(sampler), stream.precision)
 
-        key = {**self._identity, "stream": repr(stream), "seed": seed, "epoch": epoch}
-        rows = torch.from_numpy(sampler.epoch_indices(epoch)).to(self.device)
-        return self._cache.get(key, compute, self.device), feed.labels[rows]
+        rows = torch.from_numpy(sampler.epoch_indices(epoch)[:n]).to(self.device)
+        return self._cache.get(key, compute, self.device)[:n], feed.labels[rows]
+
+    def _computed(self, batches: Iterable[Tensor], n: int, precision: Precision) -> Tensor:
+        """Compute features into one place: putting parts together would need twice the memory."""
+        features = torch.empty(n, self.n_features, device=self.device)
+        begin = 0
+        with inferring(self.backbone):
+            for batch in batches:
+                part = collect(self.backbone, [batch], precision)
+                features[begin : begin + len(part)] = part
+                begin += len(part)
+        return features
 
     def n_draws(self, stream: Stream, seed: int) -> int:
         """Say how many images an epoch of a stream has."""
         return len(self._sampler(stream, seed))
 
     def _feed(self, stream: Stream, seed: int) -> Feed:
-        return make_feed(self._images, stream.augment, seed=seed, device=self.device)
+        return make_feed(
+            self._images, stream.augment, seed=seed, device=self.device, backbone=self.backbone
+        )
 
     def _sampler(self, stream: Stream, seed: int) -> RowSampler:
         options = json.loads(stream.sampler_options)
         return make_sampler(stream.sampler, self._images.labels, seed=seed, **options)
+
+
+class _Beginning(RowSampler):
+    """The first draws of every epoch of another sampler."""
+
+    def __init__(self, whole: RowSampler, n: int) -> None:
+        super().__init__([0], seed=whole.seed)
+        self._whole, self._n = whole, n
+
+    @property
+    def _n_draws(self) -> int:
+        return self._n
+
+    def _stream(self, epoch: int, position: int) -> Iterator[NDArray[np.int64]]:
+        return self._whole._stream(epoch, position)
 
 
 class _DriftedFeatures(FrozenFeatures):
@@ -200,11 +238,13 @@ class _DriftedFeatures(FrozenFeatures):
         """Give what is there before the drift: where prototypes start."""
         return self._start.clean(precision)
 
-    def stream(self, stream: Stream, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+    def stream(
+        self, stream: Stream, seed: int, epoch: int, n: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Give features and labels of an epoch, as far as there are steps in it."""
         if epoch == 0:
-            return self._start.stream(stream, seed, epoch)
-        features = self._later[stream, seed, epoch]
+            return self._start.stream(stream, seed, epoch, n)
+        features = self._later[stream, seed, epoch][:n]
         rows = self._sampler(stream, seed).epoch_indices(epoch)[: len(features)]
         return features, torch.from_numpy(self._images.labels[rows]).to(self.device)
 

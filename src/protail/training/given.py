@@ -32,6 +32,8 @@ class GivenFeatures:
     ----------
     counts : ndarray of int
         Training images of each class.
+    group_counts : ndarray of int
+        Images of each class that say which group it is in.
     test_labels : ndarray of int
         Class codes of the test images.
     n_features : int
@@ -52,6 +54,7 @@ class GivenFeatures:
     def __init__(self, data: FeatureData, device: torch.device) -> None:
         self.device = device
         self.counts: NDArray[np.int64] = data.train.profile.counts
+        self.group_counts = self.counts
         self.n_features = data.n_features
         self.test_labels: NDArray[np.int64] = data.test.labels
         self._data = data
@@ -74,16 +77,19 @@ class GivenFeatures:
         rows = self._data.mirrored if mirrored else self._data.test.rows
         return None if rows is None else torch.from_numpy(rows).to(self.device)
 
-    def stream(self, stream: Stream, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Give features and labels of an epoch, in their order.
+    def stream(
+        self, stream: Stream, seed: int, epoch: int, n: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give features and labels of an epoch, or its first ``n``, in their order.
 
         Those of the stored stream, the same each epoch; without one, training rows as the sampler
         draws them.
         """
         if self._data.stream is not None:
-            return self._labelled(self._data.stream)
+            features, labels = self._labelled(self._data.stream)
+            return features[:n], labels[:n]
         features, labels = self._labelled(self._data.train)
-        drawn = self._sampler(stream, seed).epoch_indices(epoch)
+        drawn = self._sampler(stream, seed).epoch_indices(epoch)[:n]
         rows = torch.from_numpy(drawn).to(self.device)
         return features[rows], labels[rows]
 

@@ -8,11 +8,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from protail.data import RowSampler
-from protail.data.augment import LoaderTransform, make_augment, make_loader_transform, mix
+from protail.data.augment import (
+    InputSpec,
+    LoaderTransform,
+    make_augment,
+    make_loader_transform,
+    mix,
+)
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
 from protail.training.feeds import CLEAN_BATCH, Feed, ResidentFeed
@@ -77,7 +83,7 @@ class LoaderFeed:
             Which epoch, from 0.
         start : int
             The batch to begin with.
-        shares : Tensor, shape (n_batches,), optional
+        shares : Tensor, shape (n_batches,) or (n_batches, 2), optional
             Shares of the mixtures, one a batch of the epoch.
 
         Yields
@@ -137,7 +143,7 @@ class LoaderFeed:
         return DataLoader(
             reader,
             batch_size,
-            num_workers=self._workers,
+            num_workers=0 if len(reader) == 1 else self._workers,
             pin_memory=self._device.type == "cuda",
             persistent_workers=False,
         )
@@ -176,6 +182,7 @@ def make_feed(
     device: torch.device,
     mixing: str | None = None,
     workers: int | None = None,
+    backbone: nn.Module | None = None,
 ) -> Feed:
     """Make the feed that suits images: on the device where they are resident, else by workers.
 
@@ -193,6 +200,9 @@ def make_feed(
         How images of a batch are mixed.
     workers : int, optional
         Processes that read files.
+    backbone : nn.Module, optional
+        What the images are for. Those in files are resized and normalised as its ``input_spec``
+        says, where it has one.
 
     Returns
     -------
@@ -211,7 +221,8 @@ def make_feed(
     torch.Size([2, 3, 32, 32])
     """
     if images.pixels is None:
-        transform = make_loader_transform(augment, seed=seed)
+        inputs = getattr(backbone, "input_spec", InputSpec())
+        transform = make_loader_transform(augment, inputs, seed=seed)
         return LoaderFeed(images, transform, device, workers, mixing, seed)
     height, width = images.pixels.shape[2:]
     resident = make_augment(

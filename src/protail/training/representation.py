@@ -11,20 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from protail._messages import unknown_name
-from protail.backbones import make_backbone
+from protail.backbones import check_images, make_backbone
 from protail.data import make_sampler
 from protail.data.augment import mix_weights
 from protail.data.sets import DataSet
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
 from protail.methods import Method, make_method
+from protail.training._randomness import derived_seed, seed_device, with_own_generators
 from protail.training.average import MovingAverage
 from protail.training.captured import CapturedDriver
+from protail.training.constraints import head_constraint
 from protail.training.fabric import FabricDriver
 from protail.training.feeds import RowBatch
 from protail.training.inference import autocast, for_network
 from protail.training.loader import make_feed
-from protail.training.loop import Driver, Steps, diverged, training_steps
+from protail.training.loop import Driver, History, Steps, diverged, training_steps
 from protail.training.plain import PlainDriver
 from protail.training.schedules import Schedule, constant, cosine, steps, warm_up
 from protail.training.settings import ClassifierSettings, RepresentationSettings
@@ -59,8 +61,11 @@ class Epoch:
 class RepresentationTraining:
     """Train a backbone with a head, epoch by epoch.
 
-    Everything random is a pure function of seed, epoch and place, so a training can be entered
-    at the beginning of any epoch.
+    Which images come, what happens to them and how they are mixed is a pure function of seed,
+    epoch and place, so a training can be entered at the beginning of any epoch. What a network
+    draws from torch's generators, as dropout does, hangs on seed, epoch, rank and step in the same
+    way, whoever else draws meanwhile; only recorded steps share their GPU's generator, which is
+    seeded anew at each epoch: the same trainings begun together draw the same.
 
     Parameters
     ----------
@@ -103,20 +108,30 @@ class RepresentationTraining:
         self.method = build_method(settings, data.train.profile.counts, seed).to(device)
         if device.type == "cuda":
             self.method.to(memory_format=torch.channels_last)
+        self._max_norm = head_constraint(self.method.head, settings.max_norm)
         self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
         rank, world_size = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
+        self._rank, self._captured = rank, captured and fabric is None
+        # Stage 2 draws by the seed itself, and must not see again what stage 1 has seen.
+        self._stream_seed = derived_seed(seed, "representation")
         self._sampler = make_sampler(
             settings.sampler,
             data.train.labels,
-            seed=seed,
+            seed=self._stream_seed,
             rank=rank,
             world_size=world_size,
             **settings.sampler_options,
         )
         self._batch_size = _share_of_batch(settings.batch_size, world_size)
         self.feed = make_feed(
-            data.train, settings.augment, seed=seed, device=device, mixing=_mixing(settings)
+            data.train,
+            settings.augment,
+            seed=self._stream_seed,
+            device=device,
+            mixing="-".join(_mixing(settings)) or None,
+            backbone=self.method.backbone,
         )
+        self._check_images(data)
         self.optimizer = make_optimizer(self.method.parameters(), settings, device)
         self._forward: Callable[..., Tensor] = (
             torch.compile(self.method, dynamic=False) if compiled else self.method
@@ -124,6 +139,12 @@ class RepresentationTraining:
         self._driver = self._make_driver(captured, fabric)
         self.steps_an_epoch = -(-len(self._sampler) // self._batch_size)
         self.n_steps = settings.epochs * self.steps_an_epoch
+
+    def _check_images(self, data: DataSet) -> None:
+        """Raise before training what a network would raise in the middle of it."""
+        height, width = next(self.feed.clean(data.train.subset([0]))).shape[2:]
+        alone = self.settings.epochs > 0 and len(self._sampler) % self._batch_size == 1
+        check_images(self.method.backbone, (height, width), alone=alone)
 
     @property
     def evaluated(self) -> Method:
@@ -161,14 +182,7 @@ class RepresentationTraining:
         self.method.train()
         for epoch in range(first_epoch, self.settings.epochs):
             self.method.on_epoch(epoch)
-            history = yield from training_steps(
-                self._driver,
-                self._batches(epoch),
-                self.n_steps,
-                schedule=make_schedule(self.settings),
-                record_every=self.n_steps + 1,
-                start=epoch * self.steps_an_epoch,
-            )
+            history = yield from self._epoch_steps(epoch)
             if diverged(history):
                 raise DivergenceError(
                     f"the loss of epoch {epoch} is {history.losses[-1]}; expected a number. Lower "
@@ -178,13 +192,36 @@ class RepresentationTraining:
                 after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
         return self.evaluated
 
+    def _epoch_steps(self, epoch: int) -> Steps[History]:
+        steps = training_steps(
+            self._driver,
+            self._batches(epoch),
+            self.n_steps,
+            schedule=make_schedule(self.settings),
+            record_every=self.n_steps + 1,
+            start=epoch * self.steps_an_epoch,
+        )
+        seed = derived_seed(self.seed, "network", epoch, self._rank)
+        if not self._captured:
+            return with_own_generators(steps, seed, self.device)
+        # A graph is tied to the generator it was recorded with.
+        seed_device(self.device, seed)
+        return steps
+
     def _batches(self, epoch: int) -> Iterator[RowBatch]:
-        shares = None
-        if alpha := self.settings.mixup or self.settings.cutmix:
-            weights = mix_weights(alpha, self.n_steps, self.seed)
-            begin = epoch * self.steps_an_epoch
-            shares = weights[begin : begin + self.steps_an_epoch].to(self.device)
-        return self.feed.batches(self._sampler, self._batch_size, epoch, shares=shares)
+        return self.feed.batches(self._sampler, self._batch_size, epoch, shares=self._shares(epoch))
+
+    def _shares(self, epoch: int) -> Tensor | None:
+        """Draw the shares of an epoch's mixtures: one a step, or one for each kind a step."""
+        series = [
+            mix_weights(alpha, self.n_steps, derived_seed(self._stream_seed, kind))
+            for kind, alpha in _mixing(self.settings).items()
+        ]
+        if not series:
+            return None
+        shares = series[0] if len(series) == 1 else torch.stack(series, 1)
+        begin = epoch * self.steps_an_epoch
+        return shares[begin : begin + self.steps_an_epoch].to(self.device)
 
     def _loss(self, rows: RowBatch) -> Tensor:
         batch = self.feed(rows)
@@ -194,6 +231,8 @@ class RepresentationTraining:
 
     def _after_step(self) -> None:
         self.method.after_step()
+        if self._max_norm is not None:
+            self._max_norm()
         if self.average is not None:
             self.average.update()
 
@@ -234,9 +273,9 @@ def build_method(
     return make_method(settings.method, backbone, head, loss, **settings.method_options)
 
 
-def _mixing(settings: RepresentationSettings) -> str | None:
-    kinds = [kind for kind in ("mixup", "cutmix") if getattr(settings, kind)]
-    return "-".join(kinds) or None
+def _mixing(settings: RepresentationSettings) -> dict[str, float]:
+    kinds = {"mixup": settings.mixup, "cutmix": settings.cutmix}
+    return {kind: alpha for kind, alpha in kinds.items() if alpha}
 
 
 def make_optimizer(

@@ -30,9 +30,9 @@ from protail.training._run_folder import (
     RunError,
     check_place,
     check_same,
+    check_unfinished,
     read_json,
     read_run,
-    read_unfinished,
     write_json,
     write_run,
 )
@@ -130,8 +130,8 @@ class Run:
             Go on with the run that is there, if it is of the same ``resolved``. What was logged
             behind its last checkpoint is dropped. Where there is none, start one.
         overwrite : bool, default=False
-            Start anew where a run is, and remove all there is in its folder. A folder that holds
-            something else is never replaced.
+            Start anew where a run is, and remove what it has written. A folder that holds
+            something else, beside a run or without one, is never replaced.
 
         Returns
         -------
@@ -156,8 +156,9 @@ class Run:
             sessions: list[dict[str, Any]] = []
             going_on = (place / RUN).exists() and not overwrite
             if going_on:
-                document = read_unfinished(place, resume=resume)
+                document = read_run(place)
                 check_same(place, document["resolved"], wanted)
+                check_unfinished(place, resume=resume)
                 sessions = document["sessions"]
             last_step = prepare(place, keep=going_on)
             run = cls(place, wanted, [*sessions, describe_surroundings()])

@@ -47,7 +47,9 @@ class RepresentationSettings:
         What happens to an image, in this order.
     mixup, cutmix : float
         Alpha of the Beta distribution of the shares; 0 mixes nothing. With both, each step
-        takes one of them.
+        takes one of them, with a share of its own distribution.
+    max_norm : float
+        How long a row of the head's weights may be after a step; 0 lets it be.
     ema : float
         Decay of the moving average of the weights that is evaluated; 0 for none.
     precision : {"bfloat16", "float32"}
@@ -77,6 +79,7 @@ class RepresentationSettings:
     augment: tuple[str, ...] = ("crop", "flip")
     mixup: float = 0.0
     cutmix: float = 0.0
+    max_norm: float = 0.0
     ema: float = 0.0
     precision: Precision = "bfloat16"
 
@@ -102,6 +105,8 @@ class ClassifierSettings:
         As in stage 1.
     temperature_lr, temperature_weight_decay : float
         The same for temperatures.
+    max_norm : float
+        As in stage 1.
     schedule : {"cosine", "steps", "constant"}
         How the rate falls.
     drops : tuple of (float, float)
@@ -130,6 +135,7 @@ class ClassifierSettings:
     weight_decay: float = 0.0
     temperature_lr: float = 0.005
     temperature_weight_decay: float = 0.0
+    max_norm: float = 0.0
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
     drops: tuple[tuple[float, float], ...] = ()
     sampler: str = "class-balanced"

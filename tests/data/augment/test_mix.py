@@ -84,6 +84,21 @@ def test_either_is_one_or_the_other():
     assert 15 < sum(pasted) < 45
 
 
+def test_either_takes_the_share_of_its_kind():
+    images, labels, index = batch()
+    shares = {"mixup": torch.tensor(0.9), "cutmix": torch.tensor(0.4)}
+    both = torch.stack(list(shares.values()))
+    kinds = set()
+    for epoch in range(20):
+        mixed = mix(images, labels, both, index, epoch, kind="mixup-cutmix")
+        kind = "cutmix" if draws(index, epoch)[0, 3] < 0.5 else "mixup"
+        alone = mix(images, labels, shares[kind], index, epoch, kind=kind)
+        assert torch.equal(mixed.images, alone.images)
+        torch.testing.assert_close(mixed.weight, alone.weight)
+        kinds.add(kind)
+    assert len(kinds) == 2
+
+
 @pytest.mark.parametrize("kind", ["mixup", "cutmix", "mixup-cutmix"])
 def test_weight_one_changes_nothing(kind):
     images, labels, index = batch()

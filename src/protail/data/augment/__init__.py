@@ -5,6 +5,7 @@ from protail.data.augment._draws import uniforms
 from protail.data.augment._loader import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    InputSpec,
     LoaderTransform,
     make_loader_transform,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "Augment",
+    "InputSpec",
     "LoaderTransform",
     "Mixed",
     "make_augment",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,43 @@ LOADER_NAMES = (
 _PURPOSE = 1 << 21
 
 
+@dataclass(frozen=True)
+class InputSpec:
+    """Say in which form a backbone wants images that come from files.
+
+    Attributes
+    ----------
+    size : int
+        Side of what the backbone sees.
+    mean, std : tuple of float
+        Of red, green and blue, on a scale of 0 to 1.
+    crop : float
+        For testing, how much of the shorter side the middle that is cut out takes.
+    interpolation : str
+        How sizes are changed: "bilinear", "bicubic" or another mode of torchvision.
+    squash : bool
+        For testing, whether both sides are resized, whatever shape the image had.
+
+    Examples
+    --------
+    >>> from protail.data.augment import InputSpec
+    >>> InputSpec().resized, InputSpec(size=384, crop=1.0).resized
+    (256, 384)
+    """
+
+    size: int = 224
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    crop: float = 7 / 8
+    interpolation: str = "bilinear"
+    squash: bool = False
+
+    @property
+    def resized(self) -> int:
+        """Side of a test image before the middle is cut out of it."""
+        return math.floor(self.size / self.crop)
+
+
 class LoaderTransform:
     """Turn one opened image into what the backbone sees.
 
@@ -45,8 +84,8 @@ class LoaderTransform:
     Examples
     --------
     >>> from PIL import Image
-    >>> from protail.data.augment import make_loader_transform
-    >>> transform = make_loader_transform(["resized-crop", "flip"], size=32)
+    >>> from protail.data.augment import InputSpec, make_loader_transform
+    >>> transform = make_loader_transform(["resized-crop", "flip"], InputSpec(size=32))
     >>> transform(Image.new("RGB", (50, 40)), index=7, epoch=0).shape
     torch.Size([3, 32, 32])
     """
@@ -99,8 +138,8 @@ class LoaderTransform:
         Examples
         --------
         >>> from PIL import Image
-        >>> from protail.data.augment import make_loader_transform
-        >>> transform = make_loader_transform([], size=32)
+        >>> from protail.data.augment import InputSpec, make_loader_transform
+        >>> transform = make_loader_transform([], InputSpec(size=32))
         >>> transform.clean(Image.new("L", (50, 40))).shape
         torch.Size([3, 32, 32])
         """
@@ -109,10 +148,8 @@ class LoaderTransform:
 
 def make_loader_transform(
     names: Sequence[str],
+    inputs: InputSpec = InputSpec(),  # noqa: B008 (it is frozen)
     *,
-    size: int = 224,
-    mean: Sequence[float] = IMAGENET_MEAN,
-    std: Sequence[float] = IMAGENET_STD,
     seed: int = 0,
     fill: int = 128,
     magnitude: int = 9,
@@ -126,11 +163,8 @@ def make_loader_transform(
         saturation by 0.4), ``"autoaugment-imagenet"``, ``"randaugment"``, ``"simclr"`` (one
         contrastive view). Without a crop among them the image is resized and its middle cut out,
         as for testing.
-    size : int
-        Side of the result; testing resizes the shorter side to 8/7 of it (256 for 224) and cuts
-        out the middle.
-    mean, std : sequence of float
-        Of red, green and blue, on a scale of 0 to 1; ImageNet's unless given.
+    inputs : InputSpec
+        What the backbone wants; by default ImageNet's mean and 224 pixels out of 256.
     seed : int
         Same seed, same images.
     fill : int
@@ -155,18 +189,24 @@ def make_loader_transform(
     """
     check_names(names, LOADER_NAMES)
     v2 = _transforms()
-    size = whole_number("size", size, 1)
-    finish = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
-    middle = [v2.Resize(round(size * 8 / 7)), v2.CenterCrop(size)]
+    whole_number("size", inputs.size, 1)
+    mode = v2.InterpolationMode(inputs.interpolation)
+    finish = [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(inputs.mean, inputs.std),
+    ]
+    sides = [inputs.resized] * (2 if inputs.squash else 1)
+    middle = [v2.Resize(sides, mode), v2.CenterCrop(inputs.size)]
     steps: list[Any] = [] if {"resized-crop", "simclr"} & set(names) else list(middle)
     for name in names:
-        steps += _steps(v2, name, size, fill, magnitude)
+        steps += _steps(v2, name, inputs.size, mode, fill, magnitude)
     return LoaderTransform(v2.Compose(steps + finish), v2.Compose(middle + finish), seed)
 
 
-def _steps(v2: Any, name: str, size: int, fill: int, magnitude: int) -> list[Any]:
+def _steps(v2: Any, name: str, size: int, mode: Any, fill: int, magnitude: int) -> list[Any]:
     if name == "resized-crop":
-        return [v2.RandomResizedCrop(size)]
+        return [v2.RandomResizedCrop(size, interpolation=mode)]
     if name == "flip":
         return [v2.RandomHorizontalFlip()]
     if name == "jitter":
@@ -178,7 +218,7 @@ def _steps(v2: Any, name: str, size: int, fill: int, magnitude: int) -> list[Any
     # A tenth of the side, made odd: the kernel that the contrastive papers use.
     kernel = size // 20 * 2 + 1
     return [
-        v2.RandomResizedCrop(size, scale=(0.2, 1.0)),
+        v2.RandomResizedCrop(size, scale=(0.2, 1.0), interpolation=mode),
         v2.RandomHorizontalFlip(),
         v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
         v2.RandomGrayscale(0.2),

@@ -91,8 +91,9 @@ def mix(
         Normalised images.
     labels : Tensor of int64, shape (b,)
         Their labels.
-    weight : Tensor, 0-d
-        Share of the image, of `mix_weights`; 1 changes nothing.
+    weight : Tensor, 0-d or shape (2,)
+        Share of the image, of `mix_weights`; 1 changes nothing. For "mixup-cutmix" it may be two
+        shares, that of mixup first: the one whose turn it is counts.
     index : Tensor of int64, shape (b,)
         What the augment got.
     epoch : int or 0-d tensor of int64
@@ -122,11 +123,12 @@ def mix(
         raise ValueError(unknown_name("kind", kind, KINDS))
     numbers = uniforms(seed, epoch, index, _PURPOSE, 4)
     partner = numbers[:, 0].argsort(stable=True)
-    share = weight
+    blended, boxed = weight.expand(2).unbind() if kind == "mixup-cutmix" else (weight, weight)
+    share = weight = blended
     if kind != "mixup":
-        outside = _outside_box(weight, numbers[0, 1:3], (images.shape[2], images.shape[3]))
+        outside = _outside_box(boxed, numbers[0, 1:3], (images.shape[2], images.shape[3]))
         pasted = numbers[0, 3] < 0.5 if kind == "mixup-cutmix" else numbers.new_ones(()).bool()
-        share = torch.where(pasted, outside.float(), weight)
+        share = torch.where(pasted, outside.float(), blended)
         weight = share.mean()
     mixed = torch.lerp(images[partner], images, share.to(images.dtype))
     return Mixed(mixed, labels, labels[partner], weight)

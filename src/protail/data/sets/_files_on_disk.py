@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -54,10 +56,13 @@ def assemble(
         for images in parts.values():
             _check_there(name, images)
     kept = {part: readable(name, images, on_bad_image) for part, images in parts.items()}
+    check_classes_left(name, parts["train"], kept["train"])
     skipped = sum(len(parts[part]) - len(kept[part]) for part in parts)
     return DataSet(
         name=name,
-        **kept,
+        train=kept["train"],
+        test=kept["test"],
+        validation=kept.get("validation"),
         description={
             **(description or {}),
             "empty_classes": int((kept["train"].profile.counts == 0).sum()),
@@ -87,6 +92,40 @@ def readable(name: str, images: ImageSet, on_bad_image: str) -> ImageSet:
             "expected image files. Check the folder."
         )
     return images.subset(np.setdiff1d(np.arange(len(images)), bad)) if bad else images
+
+
+def check_classes_left(name: str, images: ImageSet, kept: ImageSet) -> None:
+    """Raise where leaving images out has left a class with nothing to learn from."""
+    lost = np.flatnonzero((images.profile.counts > 0) & (kept.profile.counts == 0))
+    if lost.size:
+        raise DataSetError(
+            f"{name}: no training image of {first_few([images.classes[code] for code in lost])} "
+            "can be read; expected one at least of every class. Replace the images, or take the "
+            "class out."
+        )
+
+
+def same_content(images: ImageSet) -> NDArray[np.int64]:
+    """Give copies of one file the same number: none is then judged on while trained on.
+
+    Parameters
+    ----------
+    images : ImageSet
+        In files; those of a size that no other has are not read.
+
+    Returns
+    -------
+    ndarray of int64
+        One number an image.
+    """
+    sizes = [path.stat().st_size for path in images.paths]
+    common = Counter(sizes)
+    numbers: dict[object, int] = {}
+    keys = (
+        (size, hashlib.sha256(path.read_bytes()).digest()) if common[size] > 1 else path
+        for size, path in zip(sizes, images.paths, strict=True)
+    )
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def class_names(files: Sequence[str], labels: NDArray[np.int64], n_classes: int) -> tuple[str, ...]:

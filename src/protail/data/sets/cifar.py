@@ -117,7 +117,7 @@ def _load(name: str, root: Path, download: bool, draw: dict[str, Any]) -> DataSe
             "(root=, --data-root, PROTAIL_DATA)."
         )
     if missing:
-        _download(name, source, root)
+        _download(name, source, root, missing)
     pixels, labels = _read_images(folder, source.train, source.labels_key)
     test = _read_images(folder, source.test, source.labels_key)
     names = _read(folder, *next(iter(source.meta.items())))[source.names_key]
@@ -139,7 +139,7 @@ def _load(name: str, root: Path, download: bool, draw: dict[str, Any]) -> DataSe
     )
 
 
-def _download(name: str, source: Source, root: Path) -> None:
+def _download(name: str, source: Source, root: Path, missing: list[str]) -> None:
     try:
         datasets = import_module("torchvision.datasets")
     except ImportError as error:
@@ -150,10 +150,16 @@ def _download(name: str, source: Source, root: Path) -> None:
         reader(root=str(root), download=True)
     except Exception as error:  # the network, the disk, a damaged archive: each has its own error
         reason = " ".join(str(error).split()) or type(error).__name__
+        archive = root / reader.filename
+        state = f"it is not in {root}"
+        if archive.exists():
+            state = f"{archive} is damaged or incomplete"
+        elif len(missing) < len(source.files):
+            state = f"{root / source.folder} is incomplete ({', '.join(missing)} missing)"
         raise DataSetError(
-            f"{name}: it is not in {root} and cannot be downloaded ({reason[:200]}); expected the "
-            f"folder {source.folder} there. Download {reader.url}, unpack it in {root}, and "
-            "delete what a broken download left there."
+            f"{name}: {state}, and it cannot be downloaded ({reason[:200]}); expected the folder "
+            f"{source.folder} in {root}. Download {reader.url} and unpack it there; delete what "
+            "a broken download left."
         ) from error
 
 

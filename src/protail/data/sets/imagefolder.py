@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protail.data.features import split
 from protail.data.sets._errors import DataSetError, first_few
-from protail.data.sets._files_on_disk import assemble, readable
+from protail.data.sets._files_on_disk import (
+    assemble,
+    check_classes_left,
+    readable,
+    same_content,
+)
 from protail.data.sets.images import DataSet, ImageSet
 from protail.data.sets.registry import register_dataset
 
@@ -50,7 +52,8 @@ def imagefolder(
     everything = _read_class_folders(folder, _class_folders(folder))
     # Before the split: a rare class must not lose what it was to be trained on.
     fine = readable("imagefolder", everything, on_bad_image)
-    train, test = split(fine.labels, share=test_share, groups=_same_content(fine), seed=seed)
+    check_classes_left("imagefolder", everything, fine)
+    train, test = split(fine.labels, share=test_share, groups=same_content(fine), seed=seed)
     if not test.size:
         raise DataSetError(
             f"imagefolder: {folder} has one image, or copies of one, in every class; expected two "
@@ -136,15 +139,3 @@ def _images_below(folder: Path, root: Path) -> list[str]:
         for file in names
         if file.lower().endswith(_ENDINGS) and not file.startswith(".")
     )
-
-
-def _same_content(images: ImageSet) -> NDArray[np.int64]:
-    """Give copies of one file the same number: none is then judged on while trained on."""
-    sizes = [path.stat().st_size for path in images.paths]
-    common = Counter(sizes)
-    numbers: dict[object, int] = {}
-    keys = (
-        (size, hashlib.sha256(path.read_bytes()).digest()) if common[size] > 1 else path
-        for size, path in zip(sizes, images.paths, strict=True)
-    )
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)

@@ -215,6 +215,9 @@ class DataSet:
     classifier_train : ImageSet, optional
         What stage 2 learns from in place of ``train``, where the stages are to see different
         images; as many of each class.
+    group_counts : ndarray of int, shape (n_classes,), optional
+        Images of each class that say whether it has many, medium or few, where those of ``train``
+        do not: some may be held out.
 
     Examples
     --------
@@ -231,6 +234,7 @@ class DataSet:
     validation: ImageSet | None = None
     description: dict[str, Any] = field(default_factory=dict)
     classifier_train: ImageSet | None = None
+    group_counts: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for part, images in self.parts.items():
@@ -244,6 +248,11 @@ class DataSet:
             raise ValueError(
                 f"data set {self.name!r}: classifier_train has other numbers of images than "
                 "train; expected as many of each class."
+            )
+        if self.group_counts is not None and len(self.group_counts) != len(self.train.classes):
+            raise ValueError(
+                f"data set {self.name!r}: group_counts has {len(self.group_counts)} entries; "
+                f"expected {len(self.train.classes)}, one for each class."
             )
 
     @property

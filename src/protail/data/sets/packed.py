@@ -134,7 +134,7 @@ def load_draw(
                 f"{_FORMAT!r}, version {_VERSION} or older. Update protail, or export it again."
             )
         parts = {part: _read_part(file, part, head) for part in head["parts"]}
-        stored = DataSet(head["name"], description=head["description"], **parts)
+        stored = DataSet(head["name"], description=head["description"], group_counts=None, **parts)
     wanted = {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
     return _cut(place, stored, {name: each for name, each in wanted.items() if each is not None})
 

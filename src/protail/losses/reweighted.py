@@ -1,0 +1,156 @@
+"""Cross-entropy whose classes count alike at first, and the rarer the more from some epoch on."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from protail.profile import ClassProfile, host_array
+
+
+def class_balanced_weights(
+    counts: ArrayLike | Tensor | ClassProfile, beta: float = 0.9999
+) -> NDArray[np.float64]:
+    """Weigh classes by one over their effective number of rows, ``(1 - beta^N) / (1 - beta)``.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class, none of them 0.
+    beta : float, default=0.9999
+        0 weighs all classes alike; towards 1 a class counts as one over its rows.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_classes,)
+        Weights of mean 1.
+
+    Examples
+    --------
+    >>> from protail.losses.reweighted import class_balanced_weights
+    >>> class_balanced_weights([1, 3], beta=0.5).round(4)
+    array([1.2727, 0.7273])
+    """
+    if not 0 <= beta < 1:
+        raise ValueError(f"beta={beta!r}; expected from 0 to below 1, as in 0.9999.")
+    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    if profile.counts.min() < 1:
+        raise ValueError(
+            f"counts has {int((profile.counts == 0).sum())} classes without rows; expected at "
+            "least one row of each class to weigh it by."
+        )
+    weights = (1 - beta) / (1 - beta ** profile.counts.astype(np.float64))
+    return np.asarray(weights / weights.mean())
+
+
+class ReweightedCrossEntropy(nn.Module):
+    """Average the cross-entropy over a batch, from some epoch on weighted by class.
+
+    A weighted average is divided by the sum of its weights. The weights lie in a buffer that
+    changes in place, so a CUDA graph sees them.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class, none of them 0.
+    reweight_from : int
+        The first epoch with weights, counted from 0.
+    beta : float, default=0.9999
+        As in `class_balanced_weights`.
+    label_smoothing : float, default=0
+        As in `torch.nn.CrossEntropyLoss`.
+
+    Attributes
+    ----------
+    weights : Tensor, shape (n_classes,)
+        What each class counts now.
+
+    Examples
+    --------
+    >>> from protail.losses.reweighted import ReweightedCrossEntropy
+    >>> loss = ReweightedCrossEntropy([1, 3], reweight_from=160, beta=0.5)
+    >>> loss.weights
+    tensor([1., 1.])
+    >>> loss.on_epoch(160)
+    >>> loss.weights
+    tensor([1.2727, 0.7273])
+    """
+
+    weights: Tensor
+    balanced: Tensor
+
+    def __init__(
+        self,
+        counts: ArrayLike | Tensor | ClassProfile,
+        reweight_from: int,
+        beta: float = 0.9999,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if reweight_from < 0:
+            raise ValueError(f"reweight_from={reweight_from!r}; expected an epoch, from 0 on.")
+        self.reweight_from = reweight_from
+        self.label_smoothing = label_smoothing
+        balanced = torch.from_numpy(class_balanced_weights(counts, beta)).float()
+        self.register_buffer("balanced", balanced)
+        self.register_buffer("weights", torch.ones_like(balanced))
+
+    def on_epoch(self, epoch: int) -> None:
+        """Set the weights of an epoch, in place.
+
+        Parameters
+        ----------
+        epoch : int
+            Which epoch begins, from 0.
+        """
+        if epoch >= self.reweight_from:
+            self.weights.copy_(self.balanced)
+        else:
+            self.weights.fill_(1.0)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss of a batch.
+
+        Parameters
+        ----------
+        logits : Tensor, shape (batch, n_classes)
+            float16 and bfloat16 are summed in float32.
+        target : Tensor of int, shape (batch,)
+            The class code of every row.
+
+        Returns
+        -------
+        Tensor, shape ()
+            The weighted mean over the batch.
+        """
+        precision = torch.promote_types(logits.dtype, torch.float32)
+        return cross_entropy(
+            logits.to(precision),
+            target.long(),
+            self.weights.to(precision),
+            label_smoothing=self.label_smoothing,
+        )
+
+
+def begin_epoch(loss: nn.Module, epoch: int) -> None:
+    """Tell a loss which epoch begins, where it wants to know.
+
+    Parameters
+    ----------
+    loss : nn.Module
+        One with a method ``on_epoch`` is told; others are left alone.
+    epoch : int
+        Which epoch, from 0.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from protail.losses.reweighted import begin_epoch
+    >>> begin_epoch(nn.CrossEntropyLoss(), 3)
+    """
+    tell = getattr(loss, "on_epoch", None)
+    if tell is not None:
+        tell(epoch)

@@ -1,0 +1,50 @@
+import pytest
+import torch
+from torch import nn
+
+from protail.methods import ImageBatch, Method, make_method, register_method
+
+PARTS = (nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss())
+
+
+@register_method("negated-for-tests")
+class Negated(Method):
+    def logits(self, images):
+        return -super().logits(images)
+
+
+@register_method("doubled-for-tests")
+class Doubled(Method):
+    def features(self, images):
+        return 2 * super().features(images)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "place"),
+    [("negated-for-tests", "logits", "head"), ("doubled-for-tests", "features", "backbone")],
+)
+def test_nothing_is_trained_that_would_be_judged_by_something_else(name, part, place):
+    with pytest.raises(ValueError, match=rf"{name}' has {part} of its own.*into a {place}"):
+        make_method(name, *PARTS)
+
+
+def test_a_method_of_ones_own_may_have_another_loss():
+    @register_method("halved-for-tests")
+    class Halved(Method):
+        def forward(self, batch):
+            return super().forward(batch) / 2
+
+    batch = ImageBatch(torch.ones(2, 3, 2, 2), torch.tensor([0, 2]))
+    halved, whole = (make_method(name, *PARTS) for name in ("halved-for-tests", "standard"))
+    torch.testing.assert_close(2 * halved(batch), whole(batch))
+
+
+def test_the_loss_is_told_of_epochs():
+    class Counting(nn.CrossEntropyLoss):
+        def on_epoch(self, epoch):
+            self.epoch = epoch
+
+    method = Method(nn.Flatten(), nn.Linear(12, 3), Counting())
+    method.on_epoch(7)
+    assert method.loss.epoch == 7
+    Method(*PARTS).on_epoch(7)
