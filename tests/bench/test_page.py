@@ -21,7 +21,7 @@ ABOUT = {
 def test_the_larger_backbone_comes_first():
     page = results_page(Cells("nowhere"))
     titles = [line for line in page.splitlines() if line.startswith("## ")]
-    assert titles == ["## ResNet-34", "## ResNet-32"]
+    assert titles[:2] == ["## ResNet-34", "## ResNet-32"]
     tables = [line for line in page.splitlines() if line.startswith("### ")]
     assert len(tables) == 8
     assert ["ResNet-34" in line for line in tables] == [True] * 4 + [False] * 4

@@ -4,7 +4,7 @@ from protail.bench.cells import Cells
 from protail.bench.page import results_page
 from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
-from protail.bench.summaries import Summary, summarize
+from protail.bench.summaries import Summary, ranked_rows, summarize
 from protail.bench.tables import CHOICES, TABLES, bench_table, wanted_cells
 
 ALL = [(table, backbone) for table in (TABLES | CHOICES).values() for backbone in table.backbones]
@@ -74,6 +74,21 @@ def test_a_row_with_fewer_seeds_says_so(tmp_path):
     )
     assert "50.00 (1 of 3 seeds)" in results_page(cells)
     assert "| PC + class T | not run |" in results_page(cells)
+
+
+def test_choices_are_ranked_by_classes(tmp_path):
+    cells, table = Cells(tmp_path), CHOICES["tuning"]
+    for number, row in enumerate(table.rows[:3]):
+        for seed in table.seeds[: 2 if number == 2 else 3]:
+            groups = {"all": 0.9 - 0.1 * number, "many": 0.9, "medium": 0.5, "few": 0.1}
+            scores = {**groups, "balanced": 0.4 + 0.01 * number}
+            cell = table.cell(row, "ResNet-34", seed)
+            cells.add(cell, {"scores": {"plain": groups, "mirrored": scores}})
+    ranked = ranked_rows(table, "ResNet-34", cells)
+    # The third lacks a seed.
+    assert [row.label for row, _ in ranked] == [table.rows[1].label, table.rows[0].label]
+    assert ranked[0][1].mean == pytest.approx(41.0)
+    assert f"| {table.rows[1].label} | 41.00 ± 0.00 |" in results_page(cells)
 
 
 def test_no_choice_is_made_on_test_images():

@@ -9,12 +9,14 @@ from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.summaries import Summary, summarize
-from protail.bench.tables import BACKBONES, TABLES, Table
+from protail.bench.summaries import Summary, ranked_rows, summarize
+from protail.bench.tables import BACKBONES, CHOICES, TABLES, Table
 
 # Classes with many, medium and few images of CIFAR-100-LT 100: what the paper's All should be.
 _CLASSES = {"many": 35, "medium": 35, "few": 30}
 _MISSING = "not run"
+# Rows of a table of choices that are shown; the cells have the others.
+_BEST_SHOWN = 15
 
 _INTRODUCTION = """\
 # Results
@@ -57,6 +59,11 @@ def results_page(cells: Cells) -> str:
     parts = [_INTRODUCTION, f"{about_cells(cells)}\n", _NOTE]
     for backbone in BACKBONES:
         parts += [f"## {backbone}\n", *(_section(t, backbone, cells) for t in TABLES.values())]
+    parts += [
+        _choices(table, backbone, cells)
+        for table in CHOICES.values()
+        for backbone in table.backbones
+    ]
     for title, lines in (("Figures", figure_lines(folder)), ("Searches", search_lines(folder))):
         found = list(lines)
         if found:
@@ -73,6 +80,22 @@ def _section(table: Table, backbone: str, cells: Cells) -> str:
     for question in QUESTIONS:
         lines += [f"#### {question.text}", ""]
         lines += [*_question(table, question.rows, backbone, cells), ""]
+    return "\n".join(lines)
+
+
+def _choices(table: Table, backbone: str, cells: Cells) -> str:
+    ranked = ranked_rows(table, backbone, cells)
+    lines = [
+        f"## {table.title} ({backbone})",
+        "",
+        f"Mean accuracy of the classes, mirrored, on {100 * table.held_out:g} % of each class's "
+        f"training images, other ones for each of {len(table.seeds)} seeds; neither stage has seen "
+        f"them. {len(ranked)} of {len(table.rows)} settings have been run; the best of them:",
+        "",
+        *_header("setting", "held-out accuracy"),
+        *(_line([row.label, str(score)]) for row, score in ranked[:_BEST_SHOWN]),
+        "",
+    ]
     return "\n".join(lines)
 
 

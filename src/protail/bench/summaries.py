@@ -76,3 +76,30 @@ def summarize(
         if shares:
             summaries[group] = Summary.of(shares)
     return summaries
+
+
+def ranked_rows(table: Table, backbone: str, cells: Cells) -> list[tuple[Row, Summary]]:
+    """Rank the rows that choices are made by: the mean accuracy of the classes, mirrored.
+
+    Parameters
+    ----------
+    table : Table
+        Judged on held-out training images.
+    backbone : str
+        On what.
+    cells : Cells
+        Where the numbers are.
+
+    Returns
+    -------
+    list of (Row, Summary)
+        The best first; rows of which every seed is there.
+    """
+    ranked = []
+    for row in table.rows:
+        found = [cells.get(table.cell(row, backbone, seed)) for seed in table.seeds]
+        shares = [r.score("balanced", "mirrored") for r in found if r is not None]
+        known = [share for share in shares if share is not None]
+        if len(known) == len(table.seeds):
+            ranked.append((row, Summary.of(known)))
+    return sorted(ranked, key=lambda each: each[1].mean, reverse=True)
