@@ -7,8 +7,8 @@
 # Images come from the exported draws in DRAWS (by default draws/*.zip; a draw at ratio 10 serves
 # every higher ratio): protail data export cifar100-lt --imbalance 10 -o draws/cifar100-lt-10.zip
 # The GPU machine needs Python with torch, torchvision and what protail itself needs, no install.
-# Cells are packed into OUT/cells.tar every few seconds, so that a machine that vanishes takes at
-# most the cells of those seconds with it.
+# On the GPU machine cells are packed into OUT/cells.tar every few seconds; from here they come back
+# when the slice ends.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 shopt -s nullglob
@@ -24,16 +24,22 @@ pack() {
 }
 
 here() {
-  local out=$1 budget=$2 running
+  local out=$1 budget=$2
   shift 2
   mkdir -p "$out"
   # Cells that are there already are not run again, and tell how long the others take.
-  if [ -d results ]; then cp -r results "$out/results"; fi
+  mkdir -p "$out/results"
+  if [ -d results ]; then cp -r results/. "$out/results"; fi
+  if [ -z "${PROTAIL_COMMIT:-}" ] && ! git rev-parse HEAD >/dev/null 2>&1; then
+    echo "Set PROTAIL_COMMIT to the commit of this code: cells say what made them." >&2
+    return 2
+  fi
   PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m protail bench "$@" \
     --results "$out/results" --budget "$budget" ${draws[@]/#/--draw=} ${BENCH_OPTIONS:-} &
   running=$!
+  trap 'kill "$running" 2>/dev/null || true' EXIT
   while kill -0 "$running" 2>/dev/null; do
-    pack "$out"
+    pack "$out" || echo "cells could not be packed; the next time is in a few seconds" >&2
     sleep 5
   done
   local code=0
@@ -55,7 +61,7 @@ there() {
     ${SSH:-ssh} "$host" "set -e; d=\$(mktemp -d); cd \$d; tar -xf -; mkdir out
       PROTAIL_COMMIT=$commit \
       DRAWS='${draws[*]}' BENCH_OPTIONS='${BENCH_OPTIONS:-}' PYTHON=$PYTHON \
-      bash benchmarks/gpu_slice.sh --here out $budget $* >&2 || echo 'the slice ended early' >&2
+      bash benchmarks/gpu_slice.sh --here out $budget $* >&2 || echo 'The slice ended early.' >&2
       tar -cf - -C out \$(ls out | grep -x cells.tar || echo --files-from=/dev/null); rm -rf \$d" | tar -xf - -C "$back" || code=$?
   if [ ! -f "$back/cells.tar" ]; then
     echo "No cell came back from $host; what it said stands above." >&2

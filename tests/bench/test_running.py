@@ -88,12 +88,19 @@ def test_what_is_there_is_not_run_again(made, data):
 
 def test_the_budget_ends_it_before_a_training_that_would_not_end(made, data):
     cells, _, _ = made
-    seconds = expected_seconds(missing_groups(wanted([1]), cells)[0], cells)
+    seconds = expected_seconds(missing_groups(wanted([1]), cells)[0], cells, [])
     assert seconds > 0
+    assert expected_seconds(missing_groups(wanted([1]), cells)[0], cells, ["a GPU"]) is None
     said = []
     n = run_missing(wanted([1]), cells, lambda draw: data, CPU, budget=seconds / 2, say=said.append)
     assert n == 0
     assert "not enough time" in said[-1]
+
+
+def test_where_nothing_tells_the_time_one_training_is_to_tell(data, tmp_path):
+    cells = Cells(tmp_path)
+    assert run_missing(wanted([0, 1]), cells, lambda draw: data, CPU, budget=0.01) == 3
+    assert len(cells) == 3
 
 
 def test_killed_it_keeps_what_is_finished_and_goes_on(data, tmp_path):
@@ -126,9 +133,31 @@ def test_a_head_that_diverges_leaves_the_others_alone(made, data, tmp_path):
     wild = Cell("pc-sqeuclidean", DRAW, 0, SMALL | HEAD | {"classifier.lr": 1e30})
     said, new = [], Cells(tmp_path)
     run_missing([*some, wild], new, lambda draw: data, CPU, say=said.append)
-    assert wild not in new
-    assert any("is no number" in line for line in said)
+    assert new.get(wild).diverged
+    assert not new.get(some[1]).diverged
+    assert any(line.startswith("diverged") for line in said)
+    assert Cells(tmp_path).get(wild).diverged
     assert new.get(some[1]).record["right"] == cells.get(some[1]).record["right"]
+
+
+def test_a_training_that_diverges_leaves_the_others_alone(made, data, tmp_path):
+    cells, _, _ = made
+    wild = Cell("pc-la", DRAW, 0, SMALL | HEAD | {"representation.lr": 1e30})
+    new = Cells(tmp_path)
+    run_missing([wild, *wanted()], new, lambda draw: data, CPU, at_once=2)
+    assert new.get(wild).diverged
+    for cell in wanted():
+        assert new.get(cell).record["right"] == cells.get(cell).record["right"]
+
+
+def test_a_new_row_runs_all_that_stands_on_its_representation_again(made, data, tmp_path):
+    cells, old = made[0], Cells(tmp_path)
+    old.take(cells)
+    new = Cell("pc", DRAW, 0, SMALL | HEAD)
+    assert run_missing([new], old, lambda draw: data, CPU, known=wanted([0, 1])) == 4
+    backbones = {old.get(cell).record["backbone"] for cell in [new, *wanted()]}
+    assert len(backbones) == 1
+    assert len(Cells(tmp_path)) == 4
 
 
 def test_backbones_are_kept(data, tmp_path):

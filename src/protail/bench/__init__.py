@@ -1,4 +1,4 @@
-"""The paper's results as data."""
+"""Benchmarks: the paper's numbers as data, cells that stand beside them, tables made of both."""
 
 from protail.bench.paper import (
     PAPER_FIGURES,

@@ -19,12 +19,19 @@ _FIGURES = {
 }
 
 
+def _short_commit(commit: str) -> str:
+    """Shorten a commit; that the code had been changed after it stays to be seen."""
+    return commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
+
+
 def about_cells(cells: Cells) -> str:
     """Say how many cells there are, and what ran them when."""
     abouts = [result.record.get("about", {}) for result in cells]
     parts = {
         "hardware": _tally(abouts, lambda about: " and ".join(about["gpus"]) or about["cpu"]),
-        "code": _tally(abouts, lambda about: f"protail {about['protail']} ({about['commit'][:7]})"),
+        "code": _tally(
+            abouts, lambda about: f"protail {about['protail']} ({_short_commit(about['commit'])})"
+        ),
         "software": _tally(
             abouts, lambda about: f"torch {about['torch']}, Python {about['python']}"
         ),

@@ -181,6 +181,11 @@ class Result:
 
     record: dict[str, Any]
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss became no number, so that there is nothing to judge."""
+        return bool(self.record.get("diverged", False))
+
     def score(self, group: str, view: str = "plain") -> float | None:
         """Give an accuracy, None where the data set has no such group."""
         value = self.record["scores"][view][group]
@@ -210,9 +215,13 @@ class Cells:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._results: dict[str, Result] = {}
+        self._files: dict[str, Path] = {}
         for file in sorted(self.folder.rglob("*.json")):
             record = read_cell(file)
-            self._results[_key_of(record, file)] = Result(record)
+            key = _key_of(record, file)
+            if key in self._files:
+                raise _no_cell(file, f"{self._files[key].name} beside it is the same one")
+            self._results[key], self._files[key] = Result(record), file
 
     def __len__(self) -> int:
         return len(self._results)
@@ -255,18 +264,34 @@ class Cells:
         place = self.folder / cell.draw.folder / f"{name}-seed{cell.seed}-{cell.key[:10]}.json"
         with new_file(place, overwrite=True) as temporary:
             temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-        self._results[cell.key] = Result(record)
+        self._put(cell.key, Result(record), place)
         return place
 
+    def _put(self, key: str, result: Result, place: Path) -> None:
+        """Remember a cell that has been written; the file of the one before it goes."""
+        before = self._files.get(key, place)
+        if before != place:
+            before.unlink(missing_ok=True)
+        self._results[key], self._files[key] = result, place
+
     def take(self, other: Cells) -> int:
-        """Copy the cells of another folder that are not in this one; say how many."""
-        new = [key for key in other._results if key not in self._results]
-        for file in sorted(other.folder.rglob("*.json")):
-            if _key_of(read_cell(file), file) in new:
-                with new_file(self.folder / file.relative_to(other.folder)) as temporary:
-                    temporary.write_bytes(file.read_bytes())
-        self._results |= {key: other._results[key] for key in new}
-        return len(new)
+        """Copy the cells of another folder that are not in this one, or newer; say how many."""
+        taken = 0
+        for key, result in other._results.items():
+            here = self._results.get(key)
+            if here is not None and _began(result) <= _began(here):
+                continue
+            file = other._files[key]
+            place = self.folder / file.relative_to(other.folder)
+            with new_file(place, overwrite=True) as temporary:
+                temporary.write_bytes(file.read_bytes())
+            self._put(key, result, place)
+            taken += 1
+        return taken
+
+
+def _began(result: Result) -> str:
+    return str(result.record.get("about", {}).get("started", ""))
 
 
 def read_cell(file: Path) -> dict[str, Any]:
@@ -304,6 +329,8 @@ def read_cell(file: Path) -> dict[str, Any]:
         raise _no_cell(file, f"its format is {found!r}; expected {_FORMAT!r}")
     if record.get("version") != _VERSION:
         raise _no_cell(file, f"its version is {record.get('version')!r}; expected {_VERSION}")
+    if record.get("diverged") is True:
+        return record
     for view, scores in record.get("scores", {"plain": None}).items():
         if view not in VIEWS or not isinstance(scores, dict) or not _are_shares(scores):
             raise _no_cell(file, f"its {view!r} scores are no accuracies from 0 to 1")

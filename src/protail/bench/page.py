@@ -9,12 +9,12 @@ from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.summaries import Summary, ranked_rows, summarize
+from protail.bench.summaries import Summary, has_diverged, ranked_rows, summarize
 from protail.bench.tables import BACKBONES, CHOICES, TABLES, Table
 
 # Classes with many, medium and few images of CIFAR-100-LT 100: what the paper's All should be.
 _CLASSES = {"many": 35, "medium": 35, "few": 30}
-_MISSING = "not run"
+_MISSING, _DIVERGED = "not run", "diverged"
 # Rows of a table of choices that are shown; the cells have the others.
 _BEST_SHOWN = 15
 
@@ -25,7 +25,10 @@ Made by `protail bench write` from the cells in this folder; do not edit. CIFAR-
 100. Accuracy in per cent on the test images, mean ± standard deviation over three seeds, after the
 last epoch, one training set for both stages unless a row says otherwise. *Mirrored*: logits
 averaged over an image and its mirror image, as the published code does; *plain*: without that.
-Nothing was chosen on test images. Every cell says the command that makes it.
+Rows of a backbone share its three trainings and one draw of images: differences between rows are
+much firmer than ± suggests, and ± does not hold the spread over draws. No setting and no epoch was
+chosen on test images; which values are tried at all was informed by earlier results on them. Every
+cell says the command that makes it.
 """
 _NOTE = """\
 *All* of the paper: as printed, in brackets the mean of its groups where that is another one.
@@ -85,6 +88,8 @@ def _section(table: Table, backbone: str, cells: Cells) -> str:
 
 def _choices(table: Table, backbone: str, cells: Cells) -> str:
     ranked = ranked_rows(table, backbone, cells)
+    if not ranked:
+        return ""
     lines = [
         f"## {table.title} ({backbone})",
         "",
@@ -121,8 +126,9 @@ def _question(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) ->
         plain, mirrored = (
             summarize(table, row, backbone, cells, view) for view in ("plain", "mirrored")
         )
-        last = str(mirrored["all"]) if mirrored else _MISSING
-        yield _line([row.label, *_numbers(plain, table), last])
+        missing = _DIVERGED if has_diverged(table, row, backbone, cells) else _MISSING
+        last = str(mirrored["all"]) if mirrored else missing
+        yield _line([row.label, *_numbers(plain, table, missing), last])
 
 
 def _header(*names: str) -> Iterable[str]:
@@ -134,9 +140,9 @@ def _line(entries: Iterable[str]) -> str:
     return "| " + " | ".join(entries) + " |"
 
 
-def _numbers(summary: dict[str, Summary], table: Table) -> list[str]:
+def _numbers(summary: dict[str, Summary], table: Table, missing: str = _MISSING) -> list[str]:
     if not summary:
-        return [_MISSING] * len(GROUPS)
+        return [missing] * len(GROUPS)
     n, whole = summary["all"].n, len(table.seeds)
     short = "" if n == whole else f" ({n} of {whole} seeds)"
     return [f"{summary[group]}{short if group == 'all' else ''}" for group in GROUPS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,19 +12,19 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 
 from protail._messages import counted
 from protail.backbones import save_weights
 from protail.bench.cells import Cell, Cells, Draw
 from protail.bench.scores import score_head
 from protail.data.sets import DataSet
+from protail.methods import Method
 from protail.recipes.running import Options
 from protail.training._run_surroundings import describe_surroundings
 from protail.training.classifier import learn_stable_heads
-from protail.training.frozen import FrozenFeatures
+from protail.training.frozen import FrozenFeatures, weights_hash
 from protail.training.loop import Steps, interleave
-from protail.training.representation import Epoch, RepresentationTraining
+from protail.training.representation import DivergenceError, Epoch, RepresentationTraining
 from protail.training.settings import ClassifierSettings
 
 Say = Callable[[str], None]
@@ -57,9 +57,18 @@ class Group:
         assert stage is not None
         return f"{stage.backbone} on {self.first.draw.folder}, seed {self.first.seed}"
 
+    @property
+    def file(self) -> str:
+        """What to call a file of its weights."""
+        words = self.name.replace(" on ", "-").replace(", seed ", "-seed")
+        return f"{words}-{self.first.representation_key[:10]}.safetensors"
 
-def missing_groups(wanted: Iterable[Cell], cells: Cells) -> list[Group]:
+
+def missing_groups(wanted: Iterable[Cell], cells: Cells, known: Iterable[Cell] = ()) -> list[Group]:
     """Sort missing cells by the representation they need, in the order they are wanted.
+
+    A representation that has to be trained again is judged by all that stands on it: cells of
+    one representation are to be comparable.
 
     Parameters
     ----------
@@ -67,6 +76,9 @@ def missing_groups(wanted: Iterable[Cell], cells: Cells) -> list[Group]:
         The most wanted first.
     cells : Cells
         What is there.
+    known : iterable of Cell
+        Cells beside those wanted; of these, the ones that are there and stand on a
+        representation that has to be trained again.
 
     Returns
     -------
@@ -85,15 +97,19 @@ def missing_groups(wanted: Iterable[Cell], cells: Cells) -> list[Group]:
     >>> [(group.name, len(group.cells)) for group in groups[:1]]
     [('resnet34-cifar on cifar100-lt-100, seed 0', 7)]
     """
-    groups: dict[str, list[Cell]] = {}
-    for cell in wanted:
-        if cell not in cells:
-            groups.setdefault(cell.representation_key, []).append(cell)
-    return [Group(tuple(members)) for members in groups.values()]
+    every = list(wanted)
+    groups: dict[str, dict[str, Cell]] = {
+        cell.representation_key: {} for cell in every if cell not in cells
+    }
+    for cell in [*every, *(cell for cell in known if cell in cells)]:
+        group = groups.get(cell.representation_key)
+        if group is not None:
+            group.setdefault(cell.key, cell)
+    return [Group(tuple(members.values())) for members in groups.values()]
 
 
-def expected_seconds(group: Group, cells: Cells) -> float | None:
-    """Say how long stage 1 of a group takes, by the cells that were run on such hardware.
+def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = None) -> float | None:
+    """Say how long a group takes, by the cells that were run on such hardware.
 
     Parameters
     ----------
@@ -101,21 +117,33 @@ def expected_seconds(group: Group, cells: Cells) -> float | None:
         What is to be run.
     cells : Cells
         What has been run, anywhere.
+    gpus : sequence of str, optional
+        What there is to run on; by default whatever cells were run on.
 
     Returns
     -------
     float or None
-        Seconds for one of several trained at once; None where no such cell is there.
+        Seconds for one of several trained at once, its classifiers included; None where no such
+        cell is there.
     """
     stage = group.first.recipe.resolved()["representation"]
-    alike = ("backbone", "epochs", "batch_size")
-    known = [
-        float(result.record["seconds"]["representation"])
-        for result in cells
-        if all(result.record["recipe"]["representation"][key] == stage[key] for key in alike)
-        and result.record["data"]["imbalance"] == group.first.draw.imbalance
-    ]
-    return median(known) if known else None
+    epochs, heads = [], []
+    for result in cells:
+        record = result.record
+        first, seconds = record["recipe"]["representation"], record.get("seconds", {})
+        alike = all(first[key] == stage[key] for key in ("backbone", "batch_size"))
+        alike &= record["data"]["imbalance"] == group.first.draw.imbalance
+        alike &= gpus is None or record.get("about", {}).get("gpus") == list(gpus)
+        if not alike:
+            continue
+        if first["epochs"] and "representation" in seconds:
+            epochs.append(seconds["representation"] / first["epochs"])
+        if "classifier" in seconds:
+            heads.append(seconds["classifier"])
+    if not epochs:
+        return None
+    a_head = median(heads) if heads else 0.0
+    return float(median(epochs) * stage["epochs"] + a_head * len(group.cells))
 
 
 def run_missing(
@@ -124,6 +152,7 @@ def run_missing(
     load: LoadData,
     options: Options,
     *,
+    known: Iterable[Cell] = (),
     budget: float | None = None,
     at_once: int = 4,
     weights: Path | None = None,
@@ -143,6 +172,8 @@ def run_missing(
         Gives the images of a draw.
     options : Options
         How to run.
+    known : iterable of Cell
+        Cells beside those wanted, which are run again where their representation is.
     budget : float, optional
         Seconds.
     at_once : int, default=4
@@ -157,67 +188,79 @@ def run_missing(
     int
         How many cells were run.
     """
-    began, n_before = time.monotonic(), len(cells)
-    groups = missing_groups(wanted, cells)
-    load = cache(load)
+    groups = missing_groups(wanted, cells, known)
+    work = _Work(cells, cache(load), options, weights, say)
+    began, n_run = time.monotonic(), 0
     while groups:
         left = None if budget is None else budget - (time.monotonic() - began)
-        n = _how_many(groups[:at_once], cells, left)
+        n = _how_many(groups[:at_once], cells, work.gpus, left, is_first=n_run == 0)
         if n == 0:
             left_over = counted(len(groups), "training is", "trainings are")
             say(f"{left_over} left: not enough time for another one.")
             break
-        work = _Work(cells, load, options, weights, say)
-        work.run(groups[:n])
+        n_run += work.run(groups[:n])
         groups = groups[n:]
         gc.collect()
-    return len(cells) - n_before
+    return n_run
 
 
-def _how_many(groups: list[Group], cells: Cells, left: float | None) -> int:
+def _how_many(
+    groups: list[Group], cells: Cells, gpus: Sequence[str], left: float | None, *, is_first: bool
+) -> int:
     """Say how many of the next groups to train at once in the time that is left.
 
     Fewer at once take longer each, and the first steps take a while: one more than there are
-    is counted.
+    is counted. Where nothing tells how long one takes, the first one is to tell.
     """
     if left is None:
         return len(groups)
+    if left <= 0:
+        return 0
+    expected = [expected_seconds(group, cells, gpus) for group in groups]
+    if expected[0] is None:
+        return int(is_first)
     for n in range(len(groups), 0, -1):
-        each = [expected_seconds(group, cells) or 0.0 for group in groups[:n]]
-        if left > 0 and sum(each) + max(each) <= left:
+        each = [seconds for seconds in expected[:n] if seconds is not None]
+        if len(each) == n and sum(each) + max(each) <= left:
             return n
     return 0
 
 
 class _Work:
-    """Train representations at once, then everything that stands on each."""
+    """Train representations at once, then judge everything that stands on each."""
 
     def __init__(
         self, cells: Cells, load: LoadData, options: Options, weights: Path | None, say: Say
     ) -> None:
         self._cells, self._load, self._options = cells, load, options
         self._weights, self._say = weights, say
-        self._n_at_once = 1
         self._about = describe_surroundings()
+        self.gpus: list[str] = self._about["gpus"] if options.device.type == "cuda" else []
+        self._about["gpus"] = self.gpus
 
-    def run(self, groups: list[Group]) -> None:
-        """Run groups at once."""
-        self._n_at_once = len(groups)
+    def run(self, groups: list[Group]) -> int:
+        """Run groups at once; say how many cells came of it."""
         streams = []
         if self._options.device.type == "cuda":
             torch.backends.cudnn.benchmark = True
             streams = [torch.cuda.Stream(self._options.device) for _ in groups]  # type: ignore[no-untyped-call]
-        interleave([self._steps(group) for group in groups], streams)
-
-    def _steps(self, group: Group) -> Steps[None]:
-        stage, seed = group.first.recipe.representation, group.first.seed
-        assert stage is not None
-        data = self._load(group.first.draw)
         began = time.monotonic()
+        trained = interleave([self._train(group) for group in groups], streams)
+        # Trainings at once share the time.
+        seconds = (time.monotonic() - began) / len(groups)
+        return sum(
+            self._judge(group, method, seconds)
+            for group, method in zip(groups, trained, strict=True)
+            if method is not None
+        )
+
+    def _train(self, group: Group) -> Steps[Method | None]:
+        stage = group.first.recipe.representation
+        assert stage is not None
         training = RepresentationTraining(
             stage,
-            data,
-            seed=seed,
+            self._load(group.first.draw),
+            seed=group.first.seed,
             device=self._options.device,
             captured=self._options.driver == "captured",
             compiled=self._options.compiled,
@@ -228,38 +271,42 @@ class _Work:
             if (epoch.number + 1) % every == 0:
                 self._say(f"{group.name}: epoch {epoch.number + 1}, loss {epoch.loss:.3f}")
 
-        method = yield from training.steps(0, tell)
-        # Trainings at once share the time.
-        seconds = {"representation": (time.monotonic() - began) / self._n_at_once}
-        frozen = FrozenFeatures(method.backbone, data, self._options.device)
-        if self._weights is not None:
-            name = f"{stage.backbone}-{group.first.draw.folder}-seed{seed}-"
-            name += f"{group.first.representation_key[:10]}.safetensors"
-            save_weights(method.backbone.state_dict(), self._weights / name)
-        self._judge(group, method.head, frozen, seconds)
+        try:
+            return (yield from training.steps(0, tell))
+        except DivergenceError as error:
+            self._say(f"{group.name}: {error}")
+        for cell in group.cells:
+            self._cells.add(cell, {"diverged": True, "about": self._about})
+        return None
 
-    def _judge(
-        self, group: Group, softmax: nn.Module, frozen: FrozenFeatures, seconds: Mapping[str, float]
-    ) -> None:
+    def _judge(self, group: Group, method: Method, seconds: float) -> int:
+        data, seed = self._load(group.first.draw), group.first.seed
+        frozen = FrozenFeatures(method.backbone, data, self._options.device)
+        shared = {"backbone": weights_hash(method.backbone)[:16], "about": self._about}
+        if self._weights is not None:
+            save_weights(method.backbone.state_dict(), self._weights / group.file)
         wanted: dict[str, ClassifierSettings] = {}
+        took = {"representation": round(seconds, 2)}
         for cell in group.cells:
             if cell.recipe.classifier is None:
-                self._keep(cell, score_head(softmax, frozen), seconds)
+                self._keep(cell, {**score_head(method.head, frozen), "seconds": took, **shared})
             else:
                 wanted[cell.key] = cell.recipe.classifier
         began = time.monotonic()
         driver = "captured" if self._options.driver == "captured" else "plain"
-        heads = learn_stable_heads(wanted, frozen, seed=group.first.seed, driver=driver)
-        took = {**seconds, "classifiers": time.monotonic() - began}
+        heads = learn_stable_heads(wanted, frozen, seed=seed, driver=driver)
+        if wanted:
+            took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
         for cell in group.cells:
             if cell.key in heads:
                 judged_on = frozen.for_stage(wanted[cell.key], cell.seed)
-                self._keep(cell, score_head(heads[cell.key], judged_on), took)
+                judged = score_head(heads[cell.key], judged_on)
+                self._keep(cell, {**judged, "seconds": took, **shared})
             elif cell.key in wanted:
-                self._say(f"{cell.command}: the loss of stage 2 is no number; there is no cell.")
+                self._say(f"diverged  {cell.command}")
+                self._cells.add(cell, {"diverged": True, "seconds": took, **shared})
+        return len(group.cells)
 
-    def _keep(self, cell: Cell, judged: Mapping[str, Any], seconds: Mapping[str, float]) -> None:
-        rounded = {stage: round(each, 2) for stage, each in seconds.items()}
-        self._cells.add(cell, {**judged, "seconds": rounded, "about": self._about})
-        every = judged["scores"]["plain"]["all"]
-        self._say(f"{100 * every:5.2f} %  {cell.command}")
+    def _keep(self, cell: Cell, outcome: Mapping[str, Any]) -> None:
+        self._cells.add(cell, outcome)
+        self._say(f"{100 * outcome['scores']['plain']['all']:5.2f} %  {cell.command}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from protail.bench.cells import GROUPS, Cells
+from protail.bench.cells import GROUPS, Cells, Result
 from protail.bench.rows import Row
 from protail.bench.tables import Table
 
@@ -66,16 +66,27 @@ def summarize(
     Returns
     -------
     dict of str to Summary
-        By group; empty where no cell is there.
+        By group; empty where no cell is there, or one has diverged.
     """
-    wanted = [table.cell(row, backbone, seed) for seed in table.seeds]
-    found = [result for cell in wanted if (result := cells.get(cell)) is not None]
+    found = _found(table, row, backbone, cells)
+    if any(result.diverged for result in found):
+        return {}
     summaries = {}
     for group in GROUPS:
         shares = [s for result in found if (s := result.score(group, view)) is not None]
         if shares:
             summaries[group] = Summary.of(shares)
     return summaries
+
+
+def has_diverged(table: Table, row: Row, backbone: str, cells: Cells) -> bool:
+    """Say whether the loss of a row became no number, with any seed."""
+    return any(result.diverged for result in _found(table, row, backbone, cells))
+
+
+def _found(table: Table, row: Row, backbone: str, cells: Cells) -> list[Result]:
+    wanted = [table.cell(row, backbone, seed) for seed in table.seeds]
+    return [result for cell in wanted if (result := cells.get(cell)) is not None]
 
 
 def ranked_rows(table: Table, backbone: str, cells: Cells) -> list[tuple[Row, Summary]]:
@@ -97,8 +108,10 @@ def ranked_rows(table: Table, backbone: str, cells: Cells) -> list[tuple[Row, Su
     """
     ranked = []
     for row in table.rows:
-        found = [cells.get(table.cell(row, backbone, seed)) for seed in table.seeds]
-        shares = [r.score("balanced", "mirrored") for r in found if r is not None]
+        found = _found(table, row, backbone, cells)
+        if any(result.diverged for result in found):
+            continue
+        shares = [result.score("balanced", "mirrored") for result in found]
         known = [share for share in shares if share is not None]
         if len(known) == len(table.seeds):
             ranked.append((row, Summary.of(known)))

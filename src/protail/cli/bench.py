@@ -92,7 +92,9 @@ def bench(
         options = _options(device, compiled)
         images = _Images(draw or [], data_root)
         seconds = None if budget is None else _seconds(budget)
-        _run(voice, cells, wanted, images, options, seconds, at_once, weights)
+        known = _wanted(["all"], backbone, changes)
+        how = {"budget": seconds, "at_once": at_once, "weights": weights, "known": known}
+        _run(voice, cells, wanted, images, options, how)
 
 
 def _wanted(
@@ -172,9 +174,7 @@ def _run(
     wanted: list[Cell],
     images: _Images,
     options: Any,
-    seconds: float | None,
-    at_once: int,
-    weights: Path | None,
+    how: dict[str, Any],
 ) -> None:
     from protail.bench.running import run_missing
 
@@ -184,22 +184,14 @@ def _run(
         f"{counted(missing, 'is', 'are')} missing."
     )
     try:
-        n = run_missing(
-            wanted,
-            cells,
-            images,
-            options,
-            budget=seconds,
-            at_once=at_once,
-            weights=weights,
-            say=voice.say,
-        )
+        n = run_missing(wanted, cells, images, options, say=voice.say, **how)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("Finished cells are kept; the same command goes on.") from None
+    missing = sum(cell not in cells for cell in wanted)
     voice.say(
-        f"{counted(n, 'cell was', 'cells were')} run; {counted(missing - n, 'is', 'are')} missing."
+        f"{counted(n, 'cell was', 'cells were')} run; {counted(missing, 'is', 'are')} missing."
     )
-    voice.finish({"run": n, "missing": missing - n, "results": str(cells.folder)})
+    voice.finish({"run": n, "missing": missing, "results": str(cells.folder)})
 
 
 def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] | None) -> None:
