@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from protail.bench.cells import Cell, CellError, Cells, Draw, read_cell
+from protail.bench.cells import CellError, Cells, read_cell
+from protail.bench.wanted import Cell, Draw
 
 DRAW = Draw("cifar100-lt", 100)
 SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": None}}

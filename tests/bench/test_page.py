@@ -2,8 +2,9 @@
 
 import json
 
-from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.cells import Cells
 from protail.bench.page import results_page
+from protail.bench.wanted import Cell, Draw
 
 SCORES = {"all": 0.5, "many": 0.7, "medium": 0.4, "few": 0.1}
 BOTH = {"plain": SCORES, "mirrored": SCORES}

@@ -5,9 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.cells import Cells
 from protail.bench.running import expected_seconds, missing_groups, run_missing
 from protail.bench.scores import unpack_bits
+from protail.bench.wanted import Cell, Draw
 from protail.recipes.running import Job, Options, run_jobs
 from reference.tiny_data import tiny_data
 

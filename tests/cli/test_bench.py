@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.cells import Cells
 from protail.bench.tables import wanted_cells
+from protail.bench.wanted import Cell, Draw
 from protail.cli import app
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from protail.bench.cells import Cell
 from protail.bench.rows import Row
 from protail.bench.tables import TABLES, Table
+from protail.bench.wanted import Cell
 from protail.data.sets import FeatureData
 from protail.evaluation import Evaluation
 from protail.recipes.scoring import evaluate_heads

@@ -11,19 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-
 from protail._messages import counted
 from protail.backbones import save_weights
-from protail.bench.cells import Cell, Cells, Draw
+from protail.bench.cells import Cells
 from protail.bench.scores import score_head
+from protail.bench.wanted import Cell, Draw
 from protail.data.sets import DataSet
 from protail.methods import Method
 from protail.recipes.running import Options
 from protail.training._run_surroundings import describe_surroundings
 from protail.training.classifier import learn_stable_heads
 from protail.training.frozen import FrozenFeatures, weights_hash
-from protail.training.loop import Steps, interleave
+from protail.training.loop import Steps, interleave, make_streams
 from protail.training.representation import DivergenceError, Epoch, RepresentationTraining
 from protail.training.settings import ClassifierSettings
 
@@ -240,10 +239,7 @@ class _Work:
 
     def run(self, groups: list[Group]) -> int:
         """Run groups at once; say how many cells came of it."""
-        streams = []
-        if self._options.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
-            streams = [torch.cuda.Stream(self._options.device) for _ in groups]  # type: ignore[no-untyped-call]
+        streams = make_streams(self._options.device, len(groups))
         began = time.monotonic()
         trained = interleave([self._train(group) for group in groups], streams)
         # Trainings at once share the time.
@@ -293,8 +289,7 @@ class _Work:
             else:
                 wanted[cell.key] = cell.recipe.classifier
         began = time.monotonic()
-        driver = "captured" if self._options.driver == "captured" else "plain"
-        heads = learn_stable_heads(wanted, frozen, seed=seed, driver=driver)
+        heads = learn_stable_heads(wanted, frozen, seed=seed, driver=self._options.head_driver)
         if wanted:
             took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
         for cell in group.cells:

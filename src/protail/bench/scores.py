@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from protail.bench.cells import GROUPS
-from protail.evaluation import Evaluation
 from protail.heads import PrototypeHead
+from protail.recipes.scoring import judge, logits_of_test
 from protail.training.given import Features
 
 
@@ -31,33 +31,21 @@ def score_head(head: nn.Module, features: Features) -> dict[str, Any]:
     dict
         "scores", "right" and "norms", in values that JSON can hold.
     """
-    plain, mirrored = features.test(), features.test(mirrored=True)
-    with torch.no_grad():
-        logits = {"plain": head(plain).float()}
-        if mirrored is not None:
-            logits["mirrored"] = (logits["plain"] + head(mirrored).float()) / 2
-    judged = {view: _judge(each, features) for view, each in logits.items()}
+    scores: dict[str, Any] = {}
+    right: dict[str, str] = {}
+    for view, logits in logits_of_test(head, features).items():
+        evaluation = judge(logits, features)
+        scores[view] = {group: getattr(evaluation, group) for group in GROUPS}
+        scores[view]["balanced"] = evaluation.balanced_accuracy
+        scores[view]["calibration_error"] = evaluation.calibration_error
+        predicted = torch.softmax(logits, 1).argmax(1).cpu().numpy()
+        right[view] = pack_bits(predicted == features.test_labels)
     return {
-        "scores": {view: scores for view, (scores, _) in judged.items()},
-        "right": {view: pack_bits(right) for view, (_, right) in judged.items()},
+        "scores": scores,
+        "right": right,
         "norms": [round(float(norm), 4) for norm in class_vectors(head).norm(dim=1)],
         **_temperatures(head),
     }
-
-
-def _judge(logits: Tensor, features: Features) -> tuple[dict[str, Any], NDArray[np.bool_]]:
-    confidence, predicted = (each.cpu().numpy() for each in torch.softmax(logits, 1).max(1))
-    evaluation = Evaluation.from_predictions(
-        features.test_labels,
-        predicted,
-        classes=range(len(features.counts)),
-        counts=features.group_counts,
-        confidence=confidence,
-    )
-    scores: dict[str, Any] = {group: getattr(evaluation, group) for group in GROUPS}
-    scores["balanced"] = evaluation.balanced_accuracy
-    scores["calibration_error"] = evaluation.calibration_error
-    return scores, predicted == features.test_labels
 
 
 def class_vectors(head: nn.Module) -> Tensor:

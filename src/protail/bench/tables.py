@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from protail._messages import unknown_name
-from protail.bench.cells import Cell, Draw
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.tuning import TUNING_ROWS
+from protail.bench.wanted import Cell, Draw
 
 SEEDS = (0, 1, 2)
 CIFAR100 = Draw("cifar100-lt", 100)

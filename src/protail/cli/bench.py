@@ -16,7 +16,8 @@ from protail.cli.recipes import Set, read_changes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from protail.bench.cells import Cell, Cells, Draw
+    from protail.bench.cells import Cells
+    from protail.bench.wanted import Cell, Draw
     from protail.data.sets import DataSet
 
 What = Annotated[

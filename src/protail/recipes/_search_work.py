@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from protail.evaluation import Evaluation
@@ -22,7 +21,7 @@ from protail.training._run_folder import EVALUATION
 from protail.training.classifier import learn_heads, learn_stable_heads
 from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
-from protail.training.loop import Steps, interleave
+from protail.training.loop import Steps, interleave, make_streams
 from protail.training.representation import (
     DivergenceError,
     Epoch,
@@ -66,10 +65,7 @@ class Trainings:
 
     def run(self, next_trial: NextTrial, at_once: int) -> None:
         """Try trials until there is no next one."""
-        streams = []
-        if self._options.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
-            streams = [torch.cuda.Stream(self._options.device) for _ in range(at_once)]  # type: ignore[no-untyped-call]
+        streams = make_streams(self._options.device, at_once)
         interleave([self._lane(next_trial) for _ in range(at_once)], streams)
 
     def _lane(self, next_trial: NextTrial) -> Steps[None]:
@@ -104,7 +100,7 @@ class Trainings:
         frozen = FrozenFeatures(method.backbone, search.held_out, options.device)
         if recipe.classifier is not None:
             wanted = {"": recipe.classifier}
-            head = learn_heads(wanted, frozen, seed=search.seed, driver=options.driver)[""]
+            head = learn_heads(wanted, frozen, seed=search.seed, driver=options.head_driver)[""]
             frozen = frozen.for_stage(recipe.classifier, search.seed)
         return judge(head, frozen, search.held_out, search.counts)
 
@@ -148,7 +144,7 @@ class Heads:
                 assert classifier is not None
                 settings[str(trial.number)] = classifier
             heads = learn_stable_heads(
-                settings, frozen, seed=search.seed, driver=self._options.driver
+                settings, frozen, seed=search.seed, driver=self._options.head_driver
             )
             for trial in trials:
                 head = heads.get(str(trial.number))

@@ -160,6 +160,12 @@ class Options:
                 "expected 0 or more."
             )
 
+    @property
+    def head_driver(self) -> str:
+        """How the steps of stage 2 are taken."""
+        captured = self.device.type == "cuda" and self.driver != "plain"
+        return "captured" if captured else "plain"
+
     @classmethod
     def automatic(cls, device: str = "auto", **others: Any) -> Options:
         """Choose device and driver: a GPU where there is one, with recorded steps."""

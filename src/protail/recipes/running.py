@@ -29,7 +29,7 @@ from protail.training._run_json import as_json
 from protail.training.checkpoint import restore_training_state, training_state
 from protail.training.fabric import launch_fabric
 from protail.training.frozen import FrozenFeatures
-from protail.training.loop import Steps, interleave
+from protail.training.loop import Steps, interleave, make_streams
 from protail.training.representation import Epoch, RepresentationTraining
 from protail.training.runs import Run, RunError
 
@@ -75,10 +75,7 @@ def run_jobs(
         ]
         for note in dict.fromkeys(note for run in runs for note in run.notes):
             warnings.warn(note, stacklevel=2)
-        streams = []
-        if options.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
-            streams = [torch.cuda.Stream(options.device) for _ in waiting]  # type: ignore[no-untyped-call]
+        streams = make_streams(options.device, len(waiting))
         steps = [_steps(job, run, options, watch) for job, run in zip(waiting, runs, strict=True)]
         interleave(steps, streams)
     return [Run.open(job.folder).evaluation() for job in jobs]

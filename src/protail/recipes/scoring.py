@@ -79,9 +79,8 @@ def evaluate_job(job: Job, method: Method | None, options: Options) -> Scores:
 def _learn_classifier(
     settings: ClassifierSettings, features: Features, seed: int, options: Options
 ) -> tuple[nn.Module, Features]:
-    captured = options.device.type == "cuda" and options.driver != "plain"
-    driver = "captured" if captured else "plain"
-    [head] = learn_heads({"": settings}, features, seed=seed, driver=driver).values()
+    wanted = {"": settings}
+    [head] = learn_heads(wanted, features, seed=seed, driver=options.head_driver).values()
     return head, features.for_stage(settings, seed)
 
 
@@ -104,23 +103,43 @@ def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[s
     dict
         By stage, "plain" and, where there are mirror images, "mirrored".
     """
+    return {
+        stage: {
+            view: judge(logits, features).to_dict()
+            for view, logits in logits_of_test(head, features).items()
+        }
+        for stage, head in heads.items()
+    }
+
+
+def logits_of_test(head: nn.Module, features: Features) -> dict[str, Tensor]:
+    """Give a head's logits of the test images.
+
+    Parameters
+    ----------
+    head : nn.Module
+        Features to logits.
+    features : FrozenFeatures or GivenFeatures
+        What it is judged by.
+
+    Returns
+    -------
+    dict of str to Tensor
+        "plain" and, where there are mirror images, "mirrored": averaged with those.
+    """
     plain, mirrored = features.test(), features.test(mirrored=True)
     assert plain is not None
-    record: dict[str, Any] = {}
-    for stage, head in heads.items():
-        logits = _logits(head, plain)
-        record[stage] = {"plain": _judged(logits, features).to_dict()}
-        if mirrored is not None:
-            mean = (logits + _logits(head, mirrored)) / 2
-            record[stage]["mirrored"] = _judged(mean, features).to_dict()
-    return record
+    logits = {"plain": _logits(head, plain)}
+    if mirrored is not None:
+        logits["mirrored"] = (logits["plain"] + _logits(head, mirrored)) / 2
+    return logits
 
 
 def look(
     head: nn.Module, frozen: FrozenFeatures, data: DataSet, precision: Precision
 ) -> Evaluation:
     """Judge a head quickly, while training; what it says decides nothing."""
-    return _judged(_logits(head, frozen.of(data.test, precision)), frozen)
+    return judge(_logits(head, frozen.of(data.test, precision)), frozen)
 
 
 def _logits(head: nn.Module, features: Tensor) -> Tensor:
@@ -129,7 +148,21 @@ def _logits(head: nn.Module, features: Tensor) -> Tensor:
     return logits.float()
 
 
-def _judged(logits: Tensor, features: Features) -> Evaluation:
+def judge(logits: Tensor, features: Features) -> Evaluation:
+    """Judge logits of the test images.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (n_images, n_classes)
+        The highest is what is predicted.
+    features : FrozenFeatures or GivenFeatures
+        Knows the labels, and the counts that classes are grouped by.
+
+    Returns
+    -------
+    Evaluation
+        What it came to.
+    """
     confidence, predicted = torch.softmax(logits, 1).max(1)
     return Evaluation.from_predictions(
         features.test_labels,

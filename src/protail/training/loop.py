@@ -222,6 +222,34 @@ def interleave(trainings: Sequence[Steps[Result]], streams: Streams = ()) -> lis
     return [results[turn] for turn in range(len(trainings))]
 
 
+def make_streams(device: torch.device, n: int) -> list[torch.cuda.Stream]:
+    """Make a stream for each of several trainings at once; none where there is no GPU.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where they train.
+    n : int
+        How many there are.
+
+    Returns
+    -------
+    list of torch.cuda.Stream
+        For `interleave`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training.loop import make_streams
+    >>> make_streams(torch.device("cpu"), 4)
+    []
+    """
+    if device.type != "cuda":
+        return []
+    torch.backends.cudnn.benchmark = True
+    return [torch.cuda.Stream(device) for _ in range(n)]  # type: ignore[no-untyped-call]
+
+
 def diverged(history: History) -> bool:
     """Stop when the loss is no number any more.
 

@@ -1,0 +1,152 @@
+"""What a cell is before it is known: a recipe, images and a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+from protail.recipes import Recipe, load_recipe, recipe_hash
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which images a cell is about.
+
+    Attributes
+    ----------
+    dataset : str
+        A name `protail.data.sets.load_dataset` knows.
+    imbalance : float
+        The largest class over the smallest.
+    selection : str
+        Which images of a class are kept.
+    held_out : float
+        The share of each class's training images that stands in the place of the test images; 0
+        where it is these that a cell is judged on.
+    held_out_seed : int
+        Of the images that are held out.
+
+    Examples
+    --------
+    >>> from protail.bench.wanted import Draw
+    >>> Draw("cifar100-lt", 100).folder, Draw("cifar100-lt", 100, held_out=0.2).folder
+    ('cifar100-lt-100', 'cifar100-lt-100-held-out')
+    """
+
+    dataset: str
+    imbalance: float
+    selection: str = "shuffled"
+    held_out: float = 0.0
+    held_out_seed: int = 0
+
+    @property
+    def folder(self) -> str:
+        """The folder its cells are kept in."""
+        kind = "" if self.selection == "shuffled" else f"-{self.selection}"
+        judged = "-held-out" if self.held_out else ""
+        return f"{self.dataset}-{self.imbalance:g}{kind}{judged}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One execution of a recipe on a data set: what is wanted, before it is known.
+
+    Attributes
+    ----------
+    recipe_name : str
+        As `protail.recipes.load_recipe` takes it.
+    draw : Draw
+        Which images.
+    seed : int
+        Same seed, same result.
+    overrides : mapping of str to object
+        What is set otherwise than in the recipe.
+
+    Examples
+    --------
+    >>> from protail.bench.wanted import Cell, Draw
+    >>> cell = Cell("pc-la", Draw("cifar100-lt", 100), 0, {"classifier.tau": 0.5})
+    >>> print(cell.command)
+    protail train pc-la --dataset cifar100-lt --imbalance 100 --seed 0 --set classifier.tau=0.5
+    """
+
+    recipe_name: str
+    draw: Draw
+    seed: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe with its overrides."""
+        return _read_once(self.recipe_name).with_overrides(self.overrides)
+
+    @cached_property
+    def key(self) -> str:
+        """Name what is computed, whatever it is called."""
+        return cell_key(self.recipe, self.draw, self.seed)
+
+    @cached_property
+    def representation_key(self) -> str:
+        """Name what stage 1 computes: cells with the same one share it."""
+        alone = {**self.recipe.resolved(), "classifier": None}
+        return _digest(recipe_hash(alone), self.draw, self.seed)
+
+    @property
+    def command(self) -> str:
+        """The command that makes the cell alone."""
+        words = ["protail", "train", self.recipe_name, "--dataset", self.draw.dataset]
+        words += ["--imbalance", f"{self.draw.imbalance:g}", "--seed", str(self.seed)]
+        if self.draw.selection != "shuffled":
+            words += ["--selection", self.draw.selection]
+        if self.draw.held_out:
+            words += ["--held-out", f"{self.draw.held_out:g}"]
+            words += ["--held-out-seed", str(self.draw.held_out_seed)]
+        for key, value in self.overrides.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            words += ["--set", f"{key}={text}"]
+        return shlex.join(words)
+
+
+# Hundreds of cells share a few recipes.
+_read_once = cache(load_recipe)
+
+
+def cell_key(recipe: Recipe, draw: Draw, seed: int) -> str:
+    """Name a cell by everything its numbers hang on.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What is done.
+    draw : Draw
+        With which images.
+    seed : int
+        Of the trainings.
+
+    Returns
+    -------
+    str
+        The same text for the same computation.
+
+    Examples
+    --------
+    >>> from protail.bench.wanted import Draw, cell_key
+    >>> from protail.recipes import load_recipe
+    >>> draw = Draw("cifar100-lt", 100)
+    >>> changed = load_recipe("pc").with_overrides({"classifier.tau": 0.25})
+    >>> cell_key(changed, draw, 0) == cell_key(load_recipe("pc-la"), draw, 0)
+    True
+    """
+    return _digest(recipe_hash(recipe.resolved()), draw, seed)
+
+
+def _digest(recipe: str, draw: Draw, seed: int) -> str:
+    data: list[Any] = [draw.dataset, float(draw.imbalance), draw.selection]
+    if draw.held_out:
+        data += [draw.held_out, draw.held_out_seed]
+    return hashlib.sha256(json.dumps([recipe, data, seed]).encode()).hexdigest()
