@@ -79,7 +79,7 @@ def test_a_row_with_fewer_seeds_says_so(tmp_path):
 def test_choices_are_ranked_by_classes(tmp_path):
     cells, table = Cells(tmp_path), CHOICES["tuning"]
     for number, row in enumerate(table.rows[:3]):
-        for seed in table.seeds[: 2 if number == 2 else 3]:
+        for seed in table.seeds[: 1 if number == 2 else 2]:
             groups = {"all": 0.9 - 0.1 * number, "many": 0.9, "medium": 0.5, "few": 0.1}
             scores = {**groups, "balanced": 0.4 + 0.01 * number}
             cell = table.cell(row, "ResNet-34", seed)
@@ -95,6 +95,6 @@ def test_no_choice_is_made_on_test_images():
     for table in CHOICES.values():
         cells = table.cells("ResNet-34")
         assert all(cell.draw.held_out == 0.2 for cell in cells)
-        assert {(cell.seed, cell.draw.held_out_seed) for cell in cells} == {(0, 0), (1, 1), (2, 2)}
+        assert {(cell.seed, cell.draw.held_out_seed) for cell in cells} == {(0, 0), (1, 1)}
         assert len({cell.key for cell in cells}) == len(cells)
         assert all("--held-out 0.2 --held-out-seed" in cell.command for cell in cells)

@@ -136,13 +136,15 @@ def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = No
         if not alike:
             continue
         if first["epochs"] and "representation" in seconds:
-            epochs.append(seconds["representation"] / first["epochs"])
+            images = 1 - record["data"].get("held_out", 0.0)
+            epochs.append(seconds["representation"] / first["epochs"] / images)
         if "classifier" in seconds:
             heads.append(seconds["classifier"])
     if not epochs:
         return None
     a_head = median(heads) if heads else 0.0
-    return float(median(epochs) * stage["epochs"] + a_head * len(group.cells))
+    images = 1 - group.first.draw.held_out
+    return float(median(epochs) * stage["epochs"] * images + a_head * len(group.cells))
 
 
 def run_missing(

@@ -124,6 +124,7 @@ CHOICES = {
             "tuning",
             "The best setting of the prototype classifier, on held-out training images",
             TUNING_ROWS,
+            seeds=(0, 1),
             backbones={"ResNet-34": "wd"},
             held_out=0.2,
         ),

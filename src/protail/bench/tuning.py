@@ -13,11 +13,8 @@ _COSINE: dict[str, Any] = {"representation.head": "cosine", "representation.scal
 STAGE_1: dict[str, dict[str, Any]] = {
     "linear": {},
     "linear, smoothed labels": {"representation.label_smoothing": 0.1},
-    "linear, moving average": {"representation.ema": 0.999},
     "cosine": _COSINE,
     "cosine, decay 3e-3": _COSINE | {"representation.weight_decay": 3e-3},
-    "cosine, decay 2e-3, rate 0.02": _COSINE
-    | {"representation.weight_decay": 2e-3, "representation.lr": 0.02},
 }
 
 
@@ -25,7 +22,7 @@ def _stage_2() -> dict[str, dict[str, Any]]:
     variants: dict[str, dict[str, Any]] = {}
     for tau in (0.25, 0.5):
         variants[f"raw, tau {tau:g}"] = {"classifier.tau": tau}
-    for radius in (8.0, 16.0, 24.0):
+    for radius in (8.0, 16.0, 24.0, 32.0):
         for tau in (0.25, 0.5, 0.75, 1.0):
             variants[f"radius {radius:g}, tau {tau:g}"] = {
                 "classifier.normalize": radius,
