@@ -59,6 +59,17 @@ def test_status_of_nothing(tmp_path):
     )
 
 
+def test_status_knows_the_tables_of_choices(tmp_path):
+    ended = run("status", folder=tmp_path)
+    assert ended.exit_code == 0, ended.output
+    for line in ("| tuning-stage-1 | ResNet-34 | 120 ", "| tuning-stage-2 | ResNet-34 | 96 "):
+        assert line in ended.output
+    assert "| tuning-stage-1 | ResNet-32" not in ended.output
+    assert "tuning" not in run("status", "all", folder=tmp_path).output
+    alone = json.loads(run("status", "tuning-stage-2", "--json", folder=tmp_path).stdout)
+    assert len(alone["missing"]) == 96
+
+
 def test_status_of_all_but_one(tmp_path):
     cells = Cells(tmp_path / "cells")
     *there, lacking = wanted_cells(["table8"], ["ResNet-34"])

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protail.bench._page_about import about_cells, figure_lines, search_lines
+from protail.bench._page_choices import choices_section
+from protail.bench._page_tables import header, line
 from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.summaries import Summary, has_diverged, ranked_rows, summarize
-from protail.bench.tables import BACKBONES, CHOICES, TABLES, Table
+from protail.bench.summaries import Summary, has_diverged, summarize
+from protail.bench.tables import BACKBONES, TABLES, Table
 
 # Classes with many, medium and few images of CIFAR-100-LT 100: what the paper's All should be.
 _CLASSES = {"many": 35, "medium": 35, "few": 30}
 _MISSING, _DIVERGED = "not run", "diverged"
-# Rows of a table of choices that are shown; the cells have the others.
-_BEST_SHOWN = 15
 
 _INTRODUCTION = """\
 # Results
@@ -62,11 +62,7 @@ def results_page(cells: Cells) -> str:
     parts = [_INTRODUCTION, f"{about_cells(cells)}\n", _NOTE]
     for backbone in BACKBONES:
         parts += [f"## {backbone}\n", *(_section(t, backbone, cells) for t in TABLES.values())]
-    parts += [
-        _choices(table, backbone, cells)
-        for table in CHOICES.values()
-        for backbone in table.backbones
-    ]
+    parts += [choices_section(cells)]
     for title, lines in (("Figures", figure_lines(folder)), ("Searches", search_lines(folder))):
         found = list(lines)
         if found:
@@ -86,58 +82,31 @@ def _section(table: Table, backbone: str, cells: Cells) -> str:
     return "\n".join(lines)
 
 
-def _choices(table: Table, backbone: str, cells: Cells) -> str:
-    ranked = ranked_rows(table, backbone, cells)
-    if not ranked:
-        return ""
-    lines = [
-        f"## {table.title} ({backbone})",
-        "",
-        f"Mean accuracy of the classes, mirrored, on {100 * table.held_out:g} % of each class's "
-        f"training images, other ones for each of {len(table.seeds)} seeds; neither stage has seen "
-        f"them. {len(ranked)} of {len(table.rows)} settings have been run; the best of them:",
-        "",
-        *_header("setting", "held-out accuracy"),
-        *(_line([row.label, str(score)]) for row, score in ranked[:_BEST_SHOWN]),
-        "",
-    ]
-    return "\n".join(lines)
-
-
 def _beside_paper(table: Table, backbone: str, cells: Cells) -> Iterable[str]:
-    yield from _header("mirrored", *GROUPS, "ours - paper")
+    yield from header("mirrored", *GROUPS, "ours - paper")
     for row in table.rows:
         mirrored = summarize(table, row, backbone, cells, "mirrored")
-        yield _line([row.label, *_numbers(mirrored, table), ""])
+        yield line([row.label, *_numbers(mirrored, table), ""])
         printed = _printed(table, row)
         if printed is not None:
-            yield _line(["*paper*", *printed, _difference(table, row, mirrored)])
+            yield line(["*paper*", *printed, _difference(table, row, mirrored)])
 
 
 def _plain(table: Table, backbone: str, cells: Cells) -> Iterable[str]:
-    yield from _header("plain", *GROUPS)
+    yield from header("plain", *GROUPS)
     for row in table.rows:
-        yield _line([row.label, *_numbers(summarize(table, row, backbone, cells), table)])
+        yield line([row.label, *_numbers(summarize(table, row, backbone, cells), table)])
 
 
 def _question(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> Iterable[str]:
-    yield from _header("plain", *GROUPS, "all, mirrored")
+    yield from header("plain", *GROUPS, "all, mirrored")
     for row in rows:
         plain, mirrored = (
             summarize(table, row, backbone, cells, view) for view in ("plain", "mirrored")
         )
         missing = _DIVERGED if has_diverged(table, row, backbone, cells) else _MISSING
         last = str(mirrored["all"]) if mirrored else missing
-        yield _line([row.label, *_numbers(plain, table, missing), last])
-
-
-def _header(*names: str) -> Iterable[str]:
-    yield _line(names)
-    yield "|---|" + "---:|" * (len(names) - 1)
-
-
-def _line(entries: Iterable[str]) -> str:
-    return "| " + " | ".join(entries) + " |"
+        yield line([row.label, *_numbers(plain, table, missing), last])
 
 
 def _numbers(summary: dict[str, Summary], table: Table, missing: str = _MISSING) -> list[str]:

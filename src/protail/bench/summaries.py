@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean, stdev
 
 from protail.bench.cells import GROUPS, Cells, Result
 from protail.bench.rows import Row
 from protail.bench.tables import Table
+
+# Points of deviation from which on the single seeds are shown.
+_WIDE = 3.0
 
 
 @dataclass(frozen=True)
@@ -16,33 +20,47 @@ class Summary:
 
     Attributes
     ----------
-    mean : float
-        Their mean.
-    deviation : float or None
-        Their standard deviation (of a sample); None for one seed.
-    n : int
-        How many seeds.
+    values : tuple of float
+        One a seed.
 
     Examples
     --------
     >>> from protail.bench.summaries import Summary
     >>> str(Summary.of([0.5, 0.52, 0.54])), str(Summary.of([0.5]))
     ('52.00 ± 2.00', '50.00')
+    >>> str(Summary.of([0.5, 0.1]))
+    '30.00 ± 28.28 (50.00, 10.00)'
     """
 
-    mean: float
-    deviation: float | None
-    n: int
+    values: tuple[float, ...]
 
     @classmethod
-    def of(cls, shares: list[float]) -> Summary:
+    def of(cls, shares: Iterable[float]) -> Summary:
         """Sum up shares from 0 to 1."""
-        spread = 100 * stdev(shares) if len(shares) > 1 else None
-        return cls(100 * mean(shares), spread, len(shares))
+        return cls(tuple(100 * share for share in shares))
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return mean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Their standard deviation (of a sample); None for one seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def n(self) -> int:
+        """How many seeds."""
+        return len(self.values)
 
     def __str__(self) -> str:
-        spread = "" if self.deviation is None else f" ± {self.deviation:.2f}"
-        return f"{self.mean:.2f}{spread}"
+        if self.deviation is None:
+            return f"{self.mean:.2f}"
+        spread = f"{self.mean:.2f} ± {self.deviation:.2f}"
+        # A mean of seeds that have little in common says less than each of them.
+        apart = self.deviation > _WIDE
+        return f"{spread} ({', '.join(f'{v:.2f}' for v in self.values)})" if apart else spread
 
 
 def summarize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from protail._messages import unknown_name
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.tuning import TUNING_ROWS
+from protail.bench.tuning import STAGE_1, STAGE_1_LEFT, tuning_rows
 from protail.bench.wanted import Cell, Draw
 
 SEEDS = (0, 1, 2)
@@ -121,9 +121,17 @@ CHOICES = {
     table.name: table
     for table in (
         Table(
-            "tuning",
-            "The best setting of the prototype classifier, on held-out training images",
-            TUNING_ROWS,
+            "tuning-stage-1",
+            "Which stage 1 the prototype classifier does best on",
+            tuning_rows(STAGE_1),
+            seeds=(0,),
+            backbones={"ResNet-34": "wd"},
+            held_out=0.2,
+        ),
+        Table(
+            "tuning-stage-2",
+            "Which setting of the prototype classifier does best",
+            tuning_rows(STAGE_1_LEFT),
             seeds=(0, 1),
             backbones={"ResNet-34": "wd"},
             held_out=0.2,

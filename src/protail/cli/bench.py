@@ -24,8 +24,9 @@ What = Annotated[
     list[str],
     typer.Argument(
         metavar="TABLE...",
-        help="Tables to run, most wanted first (table1 table2 table8 questions, or all); or "
-        "status, write (the page of results), figures (the paper's), take FOLDER (of cells).",
+        help="Tables to run, most wanted first (table1 table2 table8 questions, or all of these; "
+        "tuning-stage-1 tuning-stage-2, on held-out images); or status, write (the page of "
+        "results), figures (the paper's), take FOLDER (of cells).",
         show_default=False,
     ),
 ]
@@ -87,13 +88,13 @@ def bench(
     elif first == "figures":
         write_figures(voice, cells, results / "figures", features)
     elif first == "status":
-        _status(voice, cells, others or ["all"], backbone)
+        _status(voice, cells, others or _every_table(), backbone)
     else:
         wanted = _wanted(what, backbone, changes)
         options = _options(device, compiled)
         images = _Images(draw or [], data_root)
         seconds = None if budget is None else _seconds(budget)
-        known = _wanted(["all"], backbone, changes)
+        known = _wanted(_every_table(), backbone, changes)
         how = {"budget": seconds, "at_once": at_once, "weights": weights, "known": known}
         _run(voice, cells, wanted, images, options, how)
 
@@ -121,6 +122,12 @@ def _tables(names: list[str]) -> list[str]:
     from protail.bench.tables import TABLES
 
     return list(TABLES) if names == ["all"] else names
+
+
+def _every_table() -> list[str]:
+    from protail.bench.tables import CHOICES, TABLES
+
+    return [*TABLES, *CHOICES]
 
 
 def _options(device: str, compiled: bool) -> Any:
@@ -225,11 +232,13 @@ def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] |
 def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -> Table:
     from rich.table import Table
 
-    from protail.bench.tables import BACKBONES, wanted_cells
+    from protail.bench.tables import BACKBONES, bench_table, wanted_cells
 
     shown = Table("table", "backbone", "cells", "missing")
     for name in names:
         for backbone in backbones or BACKBONES:
+            if backbone not in bench_table(name).backbones:
+                continue
             wanted = wanted_cells([name], [backbone])
             missing = sum(cell not in cells for cell in wanted)
             shown.add_row(name, backbone, str(len(wanted)), str(missing))

@@ -1,0 +1,81 @@
+"""What the page of results says about the tables that choices are made by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protail._messages import counted
+from protail.bench._page_tables import header, line
+from protail.bench.cells import Cells
+from protail.bench.paper import paper_value
+from protail.bench.rows import Row
+from protail.bench.summaries import Summary, ranked_rows, summarize
+from protail.bench.tables import CHOICES, TABLES, Table
+from protail.bench.tuning import stage_1_of
+
+_TITLE = "## The best setting of the prototype classifier, on held-out training images"
+# Rows that are shown; the cells have the others.
+_BEST_SHOWN = 10
+_Ranked = list[tuple[Row, Summary]]
+
+
+def choices_section(cells: Cells) -> str:
+    """Write what was tried on held-out training images, and what became of the best."""
+    first, second = (CHOICES[name] for name in ("tuning-stage-1", "tuning-stage-2"))
+    [backbone] = first.backbones
+    lines: list[str] = []
+    ranked = ranked_rows(first, backbone, cells)
+    if ranked:
+        shown = _best_of_each_stage_1(ranked)
+        lines += _choice(first, backbone, f"{_run(first, ranked)} Each stage 1 at its best:", shown)
+    ranked = ranked_rows(second, backbone, cells)
+    if ranked:
+        shown = ranked[:_BEST_SHOWN]
+        lines += _choice(second, backbone, f"{_run(second, ranked)} The best of them:", shown)
+        lines += [_outcome(ranked[0][0], backbone, cells), ""]
+    return "\n".join([_TITLE, "", *lines]) if lines else ""
+
+
+def _run(table: Table, ranked: _Ranked) -> str:
+    return f"{len(ranked)} of {len(table.rows)} settings have been run."
+
+
+def _choice(table: Table, backbone: str, said: str, shown: _Ranked) -> Iterator[str]:
+    yield from (f"### {table.title} ({backbone})", "")
+    yield (
+        f"Mean accuracy of the classes, mirrored, on {100 * table.held_out:g} % of each class's "
+        "training images, which neither stage has seen; no test image was seen either. "
+        f"{counted(len(table.seeds), 'split')}. Which values were tried was informed by earlier "
+        "results on test images; the choice among them was not. With so few held-out images of "
+        f"rare classes, differences below about a point are noise. {said}"
+    )
+    yield ""
+    # How hard a split is differs more than settings do: each stands for itself.
+    splits = [f"split {seed}" for seed in table.seeds]
+    yield from header("setting", *(["mean"] if len(splits) > 1 else []), *splits)
+    for row, score in shown:
+        values = [f"{value:.2f}" for value in score.values]
+        yield line([row.label, *([f"{score.mean:.2f}"] if len(splits) > 1 else []), *values])
+    yield ""
+
+
+def _best_of_each_stage_1(ranked: _Ranked) -> _Ranked:
+    best: dict[str, tuple[Row, Summary]] = {}
+    for row, score in ranked:
+        best.setdefault(stage_1_of(row), (row, score))
+    return list(best.values())
+
+
+def _outcome(best: Row, backbone: str, cells: Cells) -> str:
+    """Say what the best setting gives on the test images, beside the paper's best."""
+    table = TABLES["table1"]
+    key = table.cell(best, backbone, 0).key
+    same = [row for row in table.rows if table.cell(row, backbone, 0).key == key]
+    known = f", which is *{same[0].label}* of Table 1 as it stands" if same else ""
+    paper = paper_value(3, "WD", "PC (Ours)")
+    score = summarize(table, best, backbone, cells, "mirrored").get("all")
+    start = f"The best of them, *{best.label}*{known},"
+    if score is None or paper is None:
+        return f"{start} has not been run on the test images."
+    missed = " The search does not close the gap." if score.mean < paper else ""
+    return f"{start} gives {score} on the test images, mirrored; the paper's is {paper}.{missed}"
