@@ -3,7 +3,9 @@ import json
 import pytest
 
 from protail.bench.cells import CellError, Cells, read_cell
+from protail.bench.tables import BACKBONES, CHOICES, TABLES, wanted_cells
 from protail.bench.wanted import Cell, Draw
+from reference.documents import ROOT
 
 DRAW = Draw("cifar100-lt", 100)
 SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": None}}
@@ -99,4 +101,26 @@ def test_a_cell_whose_recipe_nobody_knows(tmp_path):
     record["recipe"]["representation"]["backbone"] = 7
     file.write_text(json.dumps(record))
     with pytest.raises(CellError, match="recipe, data or seed"):
+        Cells(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def committed():
+    folder = ROOT / "results" / "cells"
+    if not folder.is_dir():
+        pytest.skip("needs the committed cells (results/cells), which come with a clone only")
+    return folder
+
+
+def test_every_committed_cell_is_wanted_and_none_is_there_twice(committed):
+    wanted = wanted_cells([*TABLES, *CHOICES], BACKBONES)
+    cells = Cells(committed)
+    assert sum(cell in cells for cell in wanted) == len(cells)
+    assert len(cells) == len(list(committed.rglob("*.json")))
+
+
+def test_a_cell_that_is_there_twice(tmp_path):
+    file = Cells(tmp_path).add(Cell("wd", DRAW, 0), {"scores": SCORES})
+    (file.parent / "again.json").write_text(file.read_text())
+    with pytest.raises(CellError, match="is the same one"):
         Cells(tmp_path)

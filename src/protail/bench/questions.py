@@ -15,7 +15,6 @@ _STEPS = (
     ("PC + LA", "pc-la"),
     ("PC + CDT + LA", "pc-cdt-la"),
 )
-_LONGER = {"representation.epochs": 320}
 _STRONGER = {"representation.augment": ["crop", "flip", "autoaugment", "cutout"]}
 
 
@@ -79,7 +78,6 @@ QUESTIONS = (
         "radius",
         "Do features of one length help, and which length?",
         _curve("pc-la", "classifier.normalize", (2.0, 4.0, 8.0, 12.0, 16.0, 24.0), "radius"),
-        axis="classifier.normalize",
     ),
     Question(
         "radius-tau",
@@ -113,7 +111,6 @@ QUESTIONS = (
         "cosine",
         "Is cosine held back by the rate it is given?",
         _curve("pc-cosine-la", "classifier.lr", (1.0, 4.0, 16.0, 64.0), "cosine, rate"),
-        axis="classifier.lr",
     ),
     Question(
         "squared",
@@ -121,7 +118,6 @@ QUESTIONS = (
         _curve(
             "pc-sqeuclidean-cdt-la", "classifier.lr", (1.0, 4.0, 8.0, 16.0, 64.0), "squared, rate"
         ),
-        axis="classifier.lr",
     ),
     Question(
         "temperatures",
@@ -146,17 +142,7 @@ QUESTIONS = (
         (
             Row("Softmax", None, selection="author"),
             *(Row(label, recipe, selection="author") for label, recipe in _STEPS),
-            Row("PC + CDT", "pc-cdt", selection="author"),
-            Row("PC + class T", "pc-class-t", selection="author"),
             Row("the published code's settings", "author", selection="author"),
-        ),
-    ),
-    Question(
-        "longer",
-        "What do 320 epochs of stage 1 change?",
-        (
-            Row("Softmax", None, _LONGER),
-            *(Row(label, recipe, _LONGER) for label, recipe in _STEPS),
         ),
     ),
     Question(

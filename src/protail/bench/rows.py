@@ -45,7 +45,7 @@ class Question:
     rows : tuple of Row
         One a value.
     axis : str or None
-        The setting that a curve is drawn over.
+        The setting that its curve in Figure 4 is drawn over; None where it has none.
     """
 
     name: str
