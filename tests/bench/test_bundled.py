@@ -13,7 +13,7 @@ from protail.data import make_sampler
 from protail.data.sets import load_dataset
 from protail.recipes import load_recipe
 from protail.training.feeds import CLEAN_BATCH
-from protail.training.frozen import FrozenFeatures
+from protail.training.frozen import FrozenFeatures, weights_hash
 from protail.training.inference import collect, inferring
 from protail.training.loader import make_feed
 from reference.documents import ROOT
@@ -64,6 +64,12 @@ def test_a_refitted_softmax_is_near_the_one_that_was_not_kept(view, judged, cell
 def test_every_row_of_the_three_tables_is_there(judged):
     assert set(judged) == {cell.key for cell in ROWS.values()}
     assert len(judged) == 13
+
+
+def test_the_weights_are_those_the_cells_stand_on(cells):
+    ours = weights_hash(make_backbone("resnet32", weights=bundled_weights()))
+    for cell in ROWS.values():
+        assert ours.startswith(cells.get(cell).record["backbone"])
 
 
 needs_cifar = pytest.mark.skipif(
