@@ -5,7 +5,8 @@ A quote is a number with an address in a comment behind it, as in
 
 - ``TABLE; ROW; GROUP``: a mean over seeds, of a table or a question of the bench, in per cent.
   ``mirrored`` and ``ResNet-32`` may follow (otherwise plain, ResNet-34). In the place of a group:
-  ``seeds`` (how many there are), ``T`` (the median temperature).
+  ``balanced`` (the mean of the classes, for tuning), ``seeds`` (how many there are), ``diverged``
+  (how many of them did), ``T`` (the median temperature). Seeds that diverged have no accuracy.
 - ``paper1; ROW; GROUP``: the paper's; ``mean`` is the mean of its groups.
 - ``figures; KEY; KEY...``: an entry of ``results/figures/figures.json``; ``percent`` may follow.
 - two of them with ``minus`` between (a difference) or ``above`` (in how many seeds the first is
@@ -27,13 +28,13 @@ from typing import Any
 
 from protail.bench import paper_table
 from protail.bench.cells import Cells, Result
+from protail.bench.paper import mean_of_groups
 from protail.bench.questions import QUESTIONS
-from protail.bench.tables import TABLES
+from protail.bench.tables import CHOICES, TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN = "not run yet"
 QUOTE = re.compile(rf"({NOT_RUN}|[-+]?\d+(?:\.\d+)?)<!-- ([^>]*?) -->")
-_CLASSES = {"many": 35, "medium": 35, "few": 30}
 
 
 def corrected(text: str) -> tuple[str, list[str]]:
@@ -68,9 +69,10 @@ def value_at(address: str) -> float | None:
         return _from_figures(keys)
     if name.startswith("paper"):
         return _from_paper(int(name.removeprefix("paper")), *keys)
+    if keys[1] in ("seeds", "diverged"):
+        found = _results(name, *keys)
+        return len(found) if keys[1] == "seeds" else sum(result.diverged for result in found)
     of_seeds = _of_seeds(name, *keys)
-    if "seeds" in keys:
-        return len(of_seeds)
     return mean(of_seeds) if of_seeds else None
 
 
@@ -83,31 +85,36 @@ def _compared(one: str, other: str, word: str) -> float | None:
 
 
 def _of_seeds(name: str, row: str, column: str, *words: str) -> list[float]:
+    view = "mirrored" if "mirrored" in words else "plain"
+    results = [each for each in _results(name, row, column, *words) if not each.diverged]
+    return [_number(result, column, view) for result in results]
+
+
+def _results(name: str, row: str, column: str, *words: str) -> list[Result]:
     assert set(words) <= {"mirrored", "ResNet-32"}, words
     table = TABLES["questions"]
     rows = next((q.rows for q in QUESTIONS if q.name == name), None)
     if rows is None:
-        table, rows = TABLES[name], TABLES[name].rows
+        table = (TABLES | CHOICES)[name]
+        rows = table.rows
     [found] = [each for each in rows if each.label == row]
     backbone = "ResNet-32" if "ResNet-32" in words else "ResNet-34"
-    results = [_cells().get(cell) for cell in table.cells(backbone, [found])]
-    view = "mirrored" if "mirrored" in words else "plain"
-    return [_number(result, column, view) for result in results if result is not None]
+    wanted = table.cells(backbone, [found])
+    return [result for cell in wanted if (result := _cells().get(cell)) is not None]
 
 
 def _number(result: Result, column: str, view: str) -> float:
     if column == "T":
         return float(result.record["temperature_quantiles"][2])
-    share = result.score("all" if column == "seeds" else column, view)
+    share = result.score(column, view)
     assert share is not None
     return 100 * share
 
 
 def _from_paper(number: int, row: str, column: str) -> float | None:
-    values = paper_table(number).row(row)
     if column == "mean":
-        return sum(n * (values[group] or 0) for group, n in _CLASSES.items()) / 100
-    return values[column]
+        return mean_of_groups(number, row)
+    return paper_table(number).row(row)[column]
 
 
 def _from_figures(keys: list[str]) -> float:

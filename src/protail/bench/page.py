@@ -8,14 +8,12 @@ from protail.bench._page_about import about_cells, figure_lines, search_lines
 from protail.bench._page_choices import choices_section
 from protail.bench._page_tables import header, line
 from protail.bench.cells import GROUPS, Cells
-from protail.bench.paper import paper_table
+from protail.bench.paper import mean_of_groups, paper_table, shown_all
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.summaries import Summary, has_diverged, summarize
 from protail.bench.tables import BACKBONES, TABLES, Table
 
-# Classes with many, medium and few images of CIFAR-100-LT 100: what the paper's All should be.
-_CLASSES = {"many": 35, "medium": 35, "few": 30}
 _MISSING, _DIVERGED = "not run", "diverged"
 
 _INTRODUCTION = """\
@@ -121,24 +119,11 @@ def _printed(table: Table, row: Row) -> list[str] | None:
     if row.paper is None or table.paper is None:
         return None
     values = paper_table(table.paper).row(row.paper)
-    texts = [f"{values[group]:.2f}" for group in GROUPS]
-    true = mean_of_groups(table, row)
-    if true is not None and abs(true - (values["all"] or 0.0)) > 0.02:
-        texts[-1] += f" [{true:.2f}]"
-    return texts
-
-
-def mean_of_groups(table: Table, row: Row) -> float | None:
-    """Give what the "all" of the paper's row should be by its groups, None without such a row."""
-    if row.paper is None or table.paper is None:
-        return None
-    values = paper_table(table.paper).row(row.paper)
-    sums = [n * (values[group] or 0.0) for group, n in _CLASSES.items()]
-    return sum(sums) / sum(_CLASSES.values())
+    groups = [f"{values[group]:.2f}" for group in GROUPS if group != "all"]
+    return [*groups, shown_all(table.paper, row.paper)]
 
 
 def _difference(table: Table, row: Row, mirrored: dict[str, Summary]) -> str:
-    true = mean_of_groups(table, row)
-    if true is None or not mirrored:
+    if row.paper is None or table.paper is None or not mirrored:
         return ""
-    return f"{mirrored['all'].mean - true:+.2f}"
+    return f"{mirrored['all'].mean - mean_of_groups(table.paper, row.paper):+.2f}"

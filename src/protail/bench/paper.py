@@ -20,6 +20,11 @@ __all__ = [
     "paper_value",
 ]
 
+# Classes with many, medium and few images of CIFAR-100-LT 100.
+_CLASSES = {"many": 35, "medium": 35, "few": 30}
+# What rounding can make of a mean of numbers with two digits, with room to spare.
+_ROUNDING = 0.02
+
 
 def paper_table(number: int) -> PaperTable:
     """Give a table by its number.
@@ -76,6 +81,60 @@ def paper_value(table: int, row: str, column: str) -> float | None:
     53.4
     """
     return paper_table(table).value(row, column)
+
+
+def mean_of_groups(table: int, row: str) -> float:
+    """Give what "all" is by the groups of a row of CIFAR-100-LT 100, whose test set is balanced.
+
+    Parameters
+    ----------
+    table : int
+        1, 2 or 8.
+    row : str
+        The row's name, as printed.
+
+    Returns
+    -------
+    float
+        In percent.
+
+    Examples
+    --------
+    >>> from protail.bench.paper import mean_of_groups, paper_value
+    >>> round(mean_of_groups(1, "+ CDT + LA"), 2), paper_value(1, "+ CDT + LA", "all")
+    (54.3, 53.41)
+    """
+    values = paper_table(table).row(row)
+    shares = [n * (values[group] or 0.0) for group, n in _CLASSES.items()]
+    return sum(shares) / sum(_CLASSES.values())
+
+
+def shown_all(table: int, row: str, digits: int = 2) -> str:
+    """Write the "all" of a row, with the mean of its groups where that is another number.
+
+    Parameters
+    ----------
+    table : int
+        1, 2 or 8.
+    row : str
+        The row's name, as printed.
+    digits : int, default=2
+        Behind the point.
+
+    Returns
+    -------
+    str
+        As printed, then the mean in brackets.
+
+    Examples
+    --------
+    >>> from protail.bench.paper import shown_all
+    >>> shown_all(1, "+ CDT + LA"), shown_all(1, "+ CDT + LA", 1), shown_all(1, "PC")
+    ('53.41 [54.30]', '53.4 [54.3]', '52.56')
+    """
+    printed, true = paper_value(table, row, "all") or 0.0, mean_of_groups(table, row)
+    bracket = f" [{true:.{digits}f}]" if abs(true - printed) > _ROUNDING else ""
+    return f"{printed:.{digits}f}{bracket}"
 
 
 def paper_figure(number: int) -> PaperFigure:

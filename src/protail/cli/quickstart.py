@@ -29,7 +29,7 @@ _SOFTMAX, _PROTOTYPES = "softmax", "prototypes"
 _NOTES = (
     "Logits are averaged over an image and its mirror image, as the published code does. The "
     "paper's numbers are of a larger network (its code has a ResNet-34): compare shapes, not "
-    "levels.",
+    "levels. In brackets: the mean of its groups, where its printed number is another one.",
     "Softmax, refitted: the linear layer of stage 1 was not kept; this one is learned again on "
     "the training features, with the loss, rate and weight decay of stage 1.",
 )
@@ -102,8 +102,7 @@ def _shown(table: Table, judged: Judged) -> RichTable:
     for row in table.rows:
         scores = _scores(judged[bundled_cell(table, row).key]["mirrored"])
         ours = [f"{100 * scores[group]:.1f}" for group in GROUPS]
-        paper = _paper_row(table, row)
-        shown.add_row(_label(row), *ours, "" if paper is None else f"{paper['all']:.1f}")
+        shown.add_row(_label(row), *ours, _paper_all(table, row))
     return shown
 
 
@@ -111,12 +110,21 @@ def _label(row: Row) -> str:
     return row.label if row.classifier is not None else f"{row.label}, refitted"
 
 
+def _paper_all(table: Table, row: Row) -> str:
+    from protail.bench.paper import shown_all
+
+    if table.paper is None or row.paper is None:
+        return ""
+    return shown_all(table.paper, row.paper, digits=1)
+
+
 def _paper_row(table: Table, row: Row) -> dict[str, float | None] | None:
-    from protail.bench import paper_table
+    from protail.bench.paper import mean_of_groups, paper_table
 
     if table.paper is None or row.paper is None:
         return None
-    return paper_table(table.paper).row(row.paper)
+    true = mean_of_groups(table.paper, row.paper)
+    return {**paper_table(table.paper).row(row.paper), "mean_of_groups": round(true, 2)}
 
 
 def _scores(evaluation: Evaluation) -> dict[str, Any]:
