@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from protail.analysis import class_norms
+from protail.analysis import class_norms, mean_class_norms
 from protail.profile import ClassProfile
 
 
@@ -130,3 +130,22 @@ def test_one_row_a_class_is_expected(vectors):
 def test_numbers_that_are_none_are_told(bad):
     with pytest.raises(ValueError, match="first in row 1"):
         class_norms([[1.0], [bad]], [5, 3])
+
+
+def test_each_seed_is_measured_by_itself():
+    counts = [500, 200, 50, 5]
+    seeds = np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 2.0, 6.0]])
+    alone = [class_norms(one[:, np.newaxis], counts) for one in seeds]
+    together = mean_class_norms(seeds, counts)
+    assert together.norms == pytest.approx([7 / 3, 7 / 3, 7 / 3, 11 / 3])
+    for name in ("variation", "rank_correlation", "head_to_tail"):
+        assert getattr(together, name) == pytest.approx(
+            np.mean([getattr(one, name) for one in alone])
+        )
+    # The spread of the averaged norms is another, smaller number.
+    pooled = class_norms(seeds.mean(0)[:, np.newaxis], counts)
+    assert together.variation > 1.5 * pooled.variation
+    assert mean_class_norms(seeds[:1], counts).to_dict() == alone[0].to_dict()
+    assert mean_class_norms([[1.0] * 4, seeds[0]], counts).rank_correlation is None
+    with pytest.raises(ValueError, match="one for each seed"):
+        mean_class_norms(np.empty((0, 4)), counts)

@@ -134,7 +134,14 @@ def test_figure2_takes_profiles_without_some_groups(sheets):
     assert "rank correlation -, variation -" in titles[2]
 
 
-@pytest.mark.parametrize("bad", [[1.0], [[1.0, 2.0]], [1.0, -2.0], [1.0, np.nan]])
+def test_figure2_draws_the_mean_of_seeds_and_measures_each(sheets):
+    figure2([500, 5], [[1.0, 3.0], [3.0, 1.0]], [1.0, 1.0], [[2.0, 2.0]])
+    axes = sheets[0].axes[1]
+    assert "variation 50 %" in axes.get_title()
+    assert [2.0, 2.0] in [list(line.get_ydata()) for line in axes.lines]
+
+
+@pytest.mark.parametrize("bad", [[1.0], [[1.0], [2.0]], [[[1.0, 2.0]]], [1.0, -2.0], [1.0, np.nan]])
 def test_figure2_names_the_norms_that_do_not_fit(bad):
     with pytest.raises(ValueError, match=r"centroid_norms has shape .*expected \(2,\)"):
         figure2([5, 3], [1.0, 1.0], bad, [1.0, 2.0])

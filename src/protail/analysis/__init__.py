@@ -2,7 +2,7 @@
 
 from protail.analysis.boundaries import Boundaries, PlaneClassifier, learn_boundaries
 from protail.analysis.errata import TABLE_7, Entry, Row, table7_entries, table7_errata, table7_row
-from protail.analysis.norms import ClassNorms, class_norms
+from protail.analysis.norms import ClassNorms, class_norms, mean_class_norms
 from protail.analysis.printed import PrintedMean, printed_means
 from protail.analysis.separation import Separation, class_separation
 
@@ -18,6 +18,7 @@ __all__ = [
     "class_norms",
     "class_separation",
     "learn_boundaries",
+    "mean_class_norms",
     "printed_means",
     "table7_entries",
     "table7_errata",

@@ -90,6 +90,47 @@ def class_norms(vectors: ArrayLike | torch.Tensor, counts: ArrayLike | ClassProf
     )
 
 
+def mean_class_norms(norms: ArrayLike, counts: ArrayLike | ClassProfile) -> ClassNorms:
+    """Measure the norms of several seeds, each by itself, and average.
+
+    The variation of averaged norms would be too small: what differs from seed to seed cancels.
+
+    Parameters
+    ----------
+    norms : array-like, shape (n_seeds, n_classes)
+        Lengths of the classes' vectors, a row a seed.
+    counts : array-like of int or ClassProfile, shape (n_classes,)
+        Training rows of every class, in the same order.
+
+    Returns
+    -------
+    ClassNorms
+        Means over seeds; None for what one of them does not have.
+
+    Examples
+    --------
+    >>> from protail.analysis import mean_class_norms
+    >>> measured = mean_class_norms([[1.0, 3.0], [3.0, 1.0]], [500, 5])
+    >>> measured.norms.tolist(), measured.variation, measured.rank_correlation
+    ([2.0, 2.0], 0.5, 0.0)
+    """
+    profile = as_profile(counts)
+    of_seeds = [class_norms(np.reshape(one, (-1, 1)), profile) for one in np.asarray(norms)]
+    if not of_seeds:
+        raise ValueError("norms has no rows; expected one for each seed.")
+    return ClassNorms(
+        norms=np.mean([one.norms for one in of_seeds], axis=0),
+        rank_correlation=_mean([one.rank_correlation for one in of_seeds]),
+        variation=_mean([one.variation for one in of_seeds]),
+        head_to_tail=_mean([one.head_to_tail for one in of_seeds]),
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
+
+
 def as_profile(counts: ArrayLike | ClassProfile) -> ClassProfile:
     """Take counts for a profile where they are none."""
     return counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))

@@ -14,9 +14,9 @@ from protail.analysis import (
     Boundaries,
     ClassNorms,
     Separation,
-    class_norms,
     class_separation,
     learn_boundaries,
+    mean_class_norms,
 )
 from protail.analysis.separation import PAIRS
 from protail.bench.cells import GROUPS, Cells, Result
@@ -227,10 +227,9 @@ def watch_separation(features: FeatureData) -> dict[str, tuple[list[int], list[S
 def _draw_norms(backbone: str, norms: Mapping[str, NDArray[np.float64]]) -> Drawn:
     n_classes = norms["softmax"].shape[1]
     counts = long_tailed_counts(_LARGEST_CLASS, n_classes, CIFAR100.imbalance)
-    softmax, centroids, prototypes = (norms[name].mean(0) for name in _DRAWN)
-    picture = figure2(counts, softmax, centroids, prototypes)
+    picture = figure2(counts, *(norms[name] for name in _DRAWN))
     numbers = {
-        name: _said_by_norms(class_norms(of_seeds.mean(0)[:, np.newaxis], counts), len(of_seeds))
+        name: _said_by_norms(mean_class_norms(of_seeds, counts), len(of_seeds))
         for name, of_seeds in norms.items()
     }
     return Drawn(f"figure2-{_file_name(backbone)}", picture, numbers)

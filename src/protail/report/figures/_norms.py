@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail.analysis import ClassNorms, class_norms
+from protail.analysis import ClassNorms, mean_class_norms
 from protail.analysis.norms import as_profile
 from protail.profile import ClassProfile
 from protail.report.figures._picture import (
@@ -38,13 +38,14 @@ def figure2(
     counts : array-like of int or ClassProfile, shape (n_classes,)
         Training rows of every class.
     softmax_norms, centroid_norms, prototype_norms : array-like, shape (n_classes,)
-        Norms in the same order, as `protail.analysis.class_norms` gives them.
+        Norms in the same order, as `protail.analysis.class_norms` gives them; or of several
+        seeds, shape (n_seeds, n_classes), of which the mean is drawn.
 
     Returns
     -------
     bytes
         The picture, a PNG file: four panels. Titles say the rank correlation with class size and
-        the variation (standard deviation over mean).
+        the variation (standard deviation over mean), of each seed by itself, then averaged.
 
     Examples
     --------
@@ -62,9 +63,9 @@ def figure2(
     sizes, *panels = figure.subplots(1, 4)
     _draw_sizes(sizes, profile)
     for axes, (name, (norms, colour)) in zip(panels, named.items(), strict=True):
-        _draw_classes(axes, norms, profile, colour)
-        axes.set_ylim(0, 1.08 * norms.max() or 1)
-        measured = class_norms(norms[:, np.newaxis], profile)
+        measured = mean_class_norms(norms, profile)
+        _draw_classes(axes, measured.norms, profile, colour)
+        axes.set_ylim(0, 1.08 * measured.norms.max() or 1)
         axes.set_title(f"{name}\n{_said(measured)}", pad=18, fontsize=10)
     panels[0].set_ylabel("norm")
     return as_png(figure)
@@ -72,12 +73,13 @@ def figure2(
 
 def _checked(argument: str, norms: ArrayLike, profile: ClassProfile) -> NDArray[np.float64]:
     values = np.asarray(norms, dtype=np.float64)
-    if values.shape != (profile.n_classes,) or not (values >= 0).all():
+    shaped = values.ndim in (1, 2) and values.size and values.shape[-1] == profile.n_classes
+    if not shaped or not (values >= 0).all():
         raise ValueError(
             f"{argument} has shape {values.shape}; expected ({profile.n_classes},), a norm of 0 or "
-            "more for each of the counts."
+            "more for each of the counts, or a row of these for each seed."
         )
-    return values
+    return np.atleast_2d(values)
 
 
 def _draw_sizes(axes: Axes, profile: ClassProfile) -> None:
