@@ -52,6 +52,44 @@ def test_it_says_what_ran_the_cells(tmp_path):
     assert "Days: 2026-01-02." in page
 
 
+def test_cells_of_changed_code_are_named(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    for seed, commit in enumerate(["0123456789abcdef", "0123456789abcdef-dirty"]):
+        outcome = {"scores": BOTH, "about": ABOUT | {"commit": commit}}
+        cells.add(Cell("wd", Draw("cifar100-lt", 100), seed), outcome)
+    page = results_page(cells)
+    assert "protail 0.1.0 (0123456-dirty) × 1" in page
+    assert "1 cell was run by code with changes that had not been committed (-dirty)." in page
+
+
+def test_a_table_of_several_trainings_says_so(tmp_path):
+    def page_of(*backbones):
+        folder = tmp_path / "-".join(map(str, backbones))
+        cells = Cells(folder / "cells")
+        for recipe, backbone in zip(("wd", "pc", "pc-la"), backbones, strict=True):
+            known = {} if backbone is None else {"backbone": backbone}
+            cells.add(Cell(recipe, Draw("cifar100-lt", 100), 0), {"scores": BOTH, **known})
+        # Another seed is another training.
+        cells.add(Cell("wd", Draw("cifar100-lt", 100), 1), {"scores": BOTH, "backbone": "other"})
+        return results_page(cells)
+
+    assert "**Mixed:**" not in page_of("one", "one", "one")
+    assert "**Mixed:**" not in page_of("one", None, "one")
+    mixed = page_of("one", "one", "two").split("\n### ")
+    # Table 1 and the questions have both prototypes; Tables 2 and 8 have neither or one of them.
+    assert ["**Mixed:**" in part for part in mixed[1:5]] == [True, False, False, True]
+    # Of the questions, only the first compares PC with PC + LA.
+    assert "".join(mixed).count("**Mixed:**") == 2
+
+
+def test_seeds_that_are_far_apart_are_shown(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    for seed, share in enumerate([0.5, 0.6, 0.1]):
+        scores = {"plain": SCORES | {"few": share}, "mirrored": SCORES}
+        cells.add(Cell("wd", Draw("cifar100-lt", 100), seed), {"scores": scores})
+    assert "| 40.00 ± 26.46 (50.00, 60.00, 10.00) | 50.00 ± 0.00 |" in results_page(cells)
+
+
 def test_figures_and_searches_are_linked_where_they_are(tmp_path):
     for folder, name in (("figures", "figure2-resnet34.png"), ("search", "wd.png")):
         (tmp_path / folder).mkdir()

@@ -18,10 +18,12 @@ _FIGURES = {
     "figure4": "Figure 4: accuracy against rate, epochs and tau",
 }
 
+_DIRTY = "-dirty"
+
 
 def _short_commit(commit: str) -> str:
     """Shorten a commit; that the code had been changed after it stays to be seen."""
-    return commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
+    return commit[:7] + (_DIRTY if commit.endswith(_DIRTY) else "")
 
 
 def about_cells(cells: Cells) -> str:
@@ -39,6 +41,12 @@ def about_cells(cells: Cells) -> str:
     }
     lines = [f"**{counted(len(cells), 'cell')}.**"]
     lines += [f"{part.capitalize()}: {said}." for part, said in parts.items() if said]
+    dirty = sum(str(about.get("commit", "")).endswith(_DIRTY) for about in abouts)
+    if dirty:
+        lines.append(
+            f"{counted(dirty, 'cell was', 'cells were')} run by code with changes that had not "
+            f"been committed ({_DIRTY})."
+        )
     return " ".join(lines)
 
 

@@ -11,22 +11,27 @@ from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import mean_of_groups, paper_table, shown_all
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.summaries import Summary, has_diverged, summarize
+from protail.bench.summaries import Summary, backbones_differ, has_diverged, summarize
 from protail.bench.tables import BACKBONES, TABLES, Table
 
 _MISSING, _DIVERGED = "not run", "diverged"
+
+_MIXED = (
+    "**Mixed:** rows of this table stand on different trainings of one seed, so that differences "
+    "between them hold the difference of the trainings too."
+)
 
 _INTRODUCTION = """\
 # Results
 
 Made by `protail bench write` from the cells in this folder; do not edit. CIFAR-100-LT, imbalance
-100. Accuracy in per cent on the test images, mean ± standard deviation over three seeds, after the
-last epoch, one training set for both stages unless a row says otherwise. *Mirrored*: logits
-averaged over an image and its mirror image, as the published code does; *plain*: without that.
-Rows of a backbone share its three trainings and one draw of images: differences between rows are
-much firmer than ± suggests, and ± does not hold the spread over draws. No setting and no epoch was
-chosen on test images; which values are tried at all was informed by earlier results on them. Every
-cell says the command that makes it.
+100. Accuracy in per cent on the test images, mean ± standard deviation over three seeds (above 3
+points the single seeds follow), after the last epoch, one training set for both stages unless a row
+says otherwise. *Mirrored*: logits averaged over an image and its mirror image, as the published
+code does; *plain*: without that. Rows of a backbone share its three trainings and one draw of
+images: differences between rows are much firmer than ± suggests, and ± does not hold the spread
+over draws. No setting and no epoch was chosen on test images; which values are tried at all was
+informed by earlier results on them. Every cell says the command that makes it.
 """
 _NOTE = """\
 *All* of the paper: as printed, in brackets the mean of its groups where that is another one.
@@ -72,11 +77,13 @@ def _section(table: Table, backbone: str, cells: Cells) -> str:
     if table.paper is not None:
         title = f"### Table {table.paper} of the paper: {table.title} ({backbone})"
         lines = [title, "", *_beside_paper(table, backbone, cells), ""]
-        return "\n".join([*lines, *_plain(table, backbone, cells), ""])
+        lines += [*_plain(table, backbone, cells), ""]
+        return "\n".join([*lines, *_mixed(table, table.rows, backbone, cells)])
     lines = [f"### {table.title} ({backbone})", ""]
     for question in QUESTIONS:
         lines += [f"#### {question.text}", ""]
         lines += [*_question(table, question.rows, backbone, cells), ""]
+        lines += _mixed(table, question.rows, backbone, cells)
     return "\n".join(lines)
 
 
@@ -105,6 +112,10 @@ def _question(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) ->
         missing = _DIVERGED if has_diverged(table, row, backbone, cells) else _MISSING
         last = str(mirrored["all"]) if mirrored else missing
         yield line([row.label, *_numbers(plain, table, missing), last])
+
+
+def _mixed(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> list[str]:
+    return [_MIXED, ""] if backbones_differ(table, rows, backbone, cells) else []
 
 
 def _numbers(summary: dict[str, Summary], table: Table, missing: str = _MISSING) -> list[str]:

@@ -102,6 +102,33 @@ def has_diverged(table: Table, row: Row, backbone: str, cells: Cells) -> bool:
     return any(result.diverged for result in _found(table, row, backbone, cells))
 
 
+def backbones_differ(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> bool:
+    """Say whether cells of one seed and one stage 1 stand on different trained backbones.
+
+    Parameters
+    ----------
+    table : Table
+        Says which seeds.
+    rows : iterable of Row
+        That are compared.
+    backbone : str
+        On what.
+    cells : Cells
+        Where it is said; cells that do not say it count with any other.
+
+    Returns
+    -------
+    bool
+        Whether differences between the rows hold more than what the rows differ in.
+    """
+    trained: dict[str, set[str]] = {}
+    for cell in table.cells(backbone, rows):
+        result = cells.get(cell)
+        if result is not None and "backbone" in result.record:
+            trained.setdefault(cell.representation_key, set()).add(result.record["backbone"])
+    return any(len(hashes) > 1 for hashes in trained.values())
+
+
 def _found(table: Table, row: Row, backbone: str, cells: Cells) -> list[Result]:
     wanted = [table.cell(row, backbone, seed) for seed in table.seeds]
     return [result for cell in wanted if (result := cells.get(cell)) is not None]
