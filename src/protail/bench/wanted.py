@@ -83,18 +83,19 @@ class Cell:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe with its overrides."""
-        return _read_once(self.recipe_name).with_overrides(self.overrides)
+        return _changed_once(self.recipe_name, json.dumps(dict(self.overrides)))
 
     @cached_property
     def key(self) -> str:
         """Name what is computed, whatever it is called."""
-        return cell_key(self.recipe, self.draw, self.seed)
+        name, changes = self.recipe_name, json.dumps(dict(self.overrides))
+        return _digest(_hash_once(name, changes), self.draw, self.seed)
 
     @cached_property
     def representation_key(self) -> str:
         """Name what stage 1 computes: cells with the same one share it."""
-        alone = {**self.recipe.resolved(), "classifier": None}
-        return _digest(recipe_hash(alone), self.draw, self.seed)
+        name, changes = self.recipe_name, json.dumps(dict(self.overrides))
+        return _digest(_hash_once(name, changes, alone=True), self.draw, self.seed)
 
     @property
     def command(self) -> str:
@@ -112,8 +113,20 @@ class Cell:
         return shlex.join(words)
 
 
-# Hundreds of cells share a few recipes.
+# Hundreds of cells share a few recipes, and are asked for again and again.
 _read_once = cache(load_recipe)
+
+
+@cache
+def _changed_once(name: str, overrides: str) -> Recipe:
+    return _read_once(name).with_overrides(json.loads(overrides))
+
+
+@cache
+def _hash_once(name: str, overrides: str, *, alone: bool = False) -> str:
+    """Name a recipe with its overrides; `alone` without its classifier."""
+    resolved = _changed_once(name, overrides).resolved()
+    return recipe_hash({**resolved, "classifier": None} if alone else resolved)
 
 
 def cell_key(recipe: Recipe, draw: Draw, seed: int) -> str:
