@@ -100,19 +100,19 @@ def test_of_each_stage_1_only_its_best_is_shown(tmp_path):
     cells, table = Cells(tmp_path), CHOICES["tuning-stage-1"]
     for number, row in enumerate(table.rows):
         keep_choice(cells, table, row, 0, 0.3 + number / 1000)
-    lines = [line for line in results_page(cells).splitlines() if "; cosine, rate 8 |" in line]
+    lines = [line for line in results_page(cells).splitlines() if "/ cosine, rate 8 |" in line]
     assert lines == [
-        "| cosine, decay 3e-3; cosine, rate 8 | 41.90 |",
-        "| cosine; cosine, rate 8 | 39.50 |",
-        "| linear, smoothed labels; cosine, rate 8 | 37.10 |",
-        "| linear, 320 epochs; cosine, rate 8 | 34.70 |",
-        "| linear; cosine, rate 8 | 32.30 |",
+        "| cosine, decay 3e-3 / cosine, rate 8 | 41.90 |",
+        "| cosine / cosine, rate 8 | 39.50 |",
+        "| linear, smoothed labels / cosine, rate 8 | 37.10 |",
+        "| linear, 320 epochs / cosine, rate 8 | 34.70 |",
+        "| linear / cosine, rate 8 | 32.30 |",
     ]
 
 
 def test_the_best_choice_is_named_as_the_row_it_is(tmp_path):
     cells, table = Cells(tmp_path), CHOICES["tuning-stage-2"]
-    assert table.rows[0].label == "linear; raw, tau 0.25"
+    assert table.rows[0].label == "linear / raw, tau 0.25"
     for seed in table.seeds:
         keep_choice(cells, table, table.rows[0], seed, 0.4)
     groups = {"all": 0.5, "many": 0.7, "medium": 0.4, "few": 0.1}

@@ -61,17 +61,17 @@ def tuning_rows(first: Iterable[str]) -> tuple[Row, ...]:
     Returns
     -------
     tuple of Row
-        Labelled "stage 1; stage 2".
+        Labelled "stage 1 / stage 2".
 
     Examples
     --------
     >>> from protail.bench.tuning import tuning_rows
     >>> rows = tuning_rows(["linear"])
     >>> len(rows), rows[0].label
-    (24, 'linear; raw, tau 0.25')
+    (24, 'linear / raw, tau 0.25')
     """
     return tuple(
-        Row(f"{one}; {other}", "pc-la", {**STAGE_1[one], **STAGE_2[other]})
+        Row(f"{one} / {other}", "pc-la", {**STAGE_1[one], **STAGE_2[other]})
         for one in first
         for other in STAGE_2
     )
@@ -86,4 +86,4 @@ def stage_1_of(row: Row) -> str:
     >>> stage_1_of(tuning_rows(["cosine"])[0])
     'cosine'
     """
-    return row.label.partition("; ")[0]
+    return row.label.partition(" / ")[0]
