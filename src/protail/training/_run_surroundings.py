@@ -27,8 +27,8 @@ def describe_surroundings() -> dict[str, Any]:
         "started": utc_now(),
         # By name: the package's face knows the layers above this one.
         "protail": import_module("protail").__version__,
-        # Code that was copied to another machine without its history is named by whoever did it.
-        "commit": git_commit(_PACKAGE) or os.environ.get("PROTAIL_COMMIT"),
+        # Whoever copied the code to another machine knows better than what history is there.
+        "commit": os.environ.get("PROTAIL_COMMIT") or git_commit(_PACKAGE),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "gpus": [torch.cuda.get_device_name(gpu) for gpu in gpus],
