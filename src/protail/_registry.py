@@ -66,14 +66,17 @@ class Registry(Generic[Made]):
         self._given = frozenset(given)
         self._package = package
         self._factories: dict[str, Callable[..., Made]] = {}
+        self._needs: dict[str, dict[str, Any]] = {}
 
-    def register(self, name: str) -> Callable[[Factory], Factory]:
+    def register(self, name: str, **needs: Any) -> Callable[[Factory], Factory]:
         """Give a function or class a name.
 
         Parameters
         ----------
         name : str
             What users will write. It must be free.
+        **needs
+            What it must come together with, for whoever puts things together.
 
         Returns
         -------
@@ -91,6 +94,7 @@ class Registry(Generic[Made]):
                     f"{factory.__qualname__}."
                 )
             self._factories[name] = factory
+            self._needs[name] = needs
             return factory
 
         return remember
@@ -104,6 +108,11 @@ class Registry(Generic[Made]):
         if name not in self._known():
             raise ValueError(unknown_name(self.what, name, self.names()))
         return self._factories[name]
+
+    def needs(self, name: str) -> dict[str, Any]:
+        """Give what ``name`` must come together with, as it was registered."""
+        self.factory(name)
+        return dict(self._needs[name])
 
     def options(self, name: str) -> dict[str, Option]:
         """Read out of its signature what ``name`` takes beside what is given."""

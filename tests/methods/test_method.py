@@ -4,7 +4,7 @@ from torch import nn
 
 from protail.methods import ImageBatch, Method, make_method, register_method
 
-PARTS = (nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss())
+PARTS = (nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss(), [4, 2, 1])
 
 
 @register_method("negated-for-tests")
@@ -44,7 +44,7 @@ def test_the_loss_is_told_of_epochs():
         def on_epoch(self, epoch):
             self.epoch = epoch
 
-    method = Method(nn.Flatten(), nn.Linear(12, 3), Counting())
+    method = Method(nn.Flatten(), nn.Linear(12, 3), Counting(), [4, 2, 1])
     method.on_epoch(7)
     assert method.loss.epoch == 7
     Method(*PARTS).on_epoch(7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from torch import nn
@@ -15,16 +15,24 @@ Head = TypeVar("Head", bound=Callable[..., nn.Module])
 HEADS: Registry[nn.Module] = Registry(
     "head", given=["n_classes", "n_features"], package="protail.heads"
 )
-HEADS.register("prototype")(PrototypeHead)
+HEADS.register("prototype", builds_on=(), losses=())(PrototypeHead)
 
 
-def register_head(name: str) -> Callable[[Head], Head]:
+def register_head(
+    name: str, *, builds_on: Sequence[str] = (), losses: Sequence[str] = ()
+) -> Callable[[Head], Head]:
     """Give a head a name that `make_head` and recipes know.
 
     Parameters
     ----------
     name : str
         What users will write. It must be free.
+    builds_on : sequence of str
+        Heads of stage 1 that this one, in stage 2, can be built on; empty for a head that needs
+        none. One that names some has ``build_on(head, counts)``, called before it learns.
+    losses : sequence of str
+        The losses that take what it gives in training; empty where that is logits, which any loss
+        takes.
 
     Returns
     -------
@@ -43,7 +51,7 @@ def register_head(name: str) -> Callable[[Head], Head]:
     >>> len(make_head("two-layers", 3, 2, width=4))
     3
     """
-    return HEADS.register(name)
+    return HEADS.register(name, builds_on=tuple(builds_on), losses=tuple(losses))
 
 
 def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.Module:

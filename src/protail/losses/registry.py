@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
@@ -19,13 +19,16 @@ Counts = ArrayLike | Tensor | ClassProfile
 LOSSES: Registry[nn.Module] = Registry("loss", given=["counts"], package="protail.losses")
 
 
-def register_loss(name: str) -> Callable[[Loss], Loss]:
+def register_loss(name: str, *, heads: Sequence[str] = ()) -> Callable[[Loss], Loss]:
     """Give a loss a name that `make_loss` and recipes know.
 
     Parameters
     ----------
     name : str
         What users will write. It must be free.
+    heads : sequence of str
+        The heads whose logits it can take; empty for any. Where head and loss both have a
+        ``scale``, it must be the same one.
 
     Returns
     -------
@@ -44,7 +47,7 @@ def register_loss(name: str) -> Callable[[Loss], Loss]:
     >>> make_loss("summed", [3, 1])
     CrossEntropyLoss()
     """
-    return LOSSES.register(name)
+    return LOSSES.register(name, heads=tuple(heads))
 
 
 def make_loss(name: str, counts: Counts, **options: Any) -> nn.Module:

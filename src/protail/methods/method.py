@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from protail.losses.reweighted import begin_epoch
+from protail.profile import ClassProfile
+
+Counts = ArrayLike | Tensor | ClassProfile
 
 
 class ImageBatch(NamedTuple):
@@ -23,21 +27,25 @@ class ImageBatch(NamedTuple):
         Where images are mixed, the class of the other one.
     share : Tensor, shape (), or None
         Where images are mixed, how much of each belongs to ``labels``.
+    second : Tensor, shape (batch, channels, height, width), or None
+        Where a method needs two views, the same images augmented another way.
     """
 
     images: Tensor
     labels: Tensor
     other: Tensor | None = None
     share: Tensor | None = None
+    second: Tensor | None = None
 
 
 class Method(nn.Module):
     """Compute the loss of a step, and what belongs around it.
 
-    A subclass overrides the hooks it needs: ``forward``, ``after_step``, ``on_epoch``. The first
-    two are pure tensor code that a CUDA graph can hold: what changes lives in buffers and changes
-    in place. ``on_epoch`` runs on the host. ``features`` and ``logits`` are no hooks: everything is
-    judged by backbone and head alone.
+    A subclass overrides the hooks it needs: ``forward``, ``after_step``, ``on_epoch``,
+    ``on_features``. The first two are pure tensor code that a CUDA graph can hold: what changes
+    lives in buffers and changes in place. The others run on the host before an epoch. ``features``
+    and ``logits`` are no hooks: everything is judged by backbone and head alone. What is not to be
+    trained has ``requires_grad`` off.
 
     Parameters
     ----------
@@ -47,19 +55,31 @@ class Method(nn.Module):
         Features to logits.
     loss : nn.Module
         Logits and labels to a number.
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training images of every class, for methods that go by them.
+
+    Attributes
+    ----------
+    wants_features : bool
+        Whether ``on_features`` is to be called before every epoch, which costs a pass over the
+        training images.
 
     Examples
     --------
     >>> import torch
     >>> from torch import nn
     >>> from protail.methods import ImageBatch, Method
-    >>> method = Method(nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss())
+    >>> method = Method(nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss(), [4, 2, 1])
     >>> batch = ImageBatch(torch.zeros(2, 3, 2, 2), torch.tensor([0, 2]))
     >>> method(batch).shape, method.logits(batch.images).shape
     (torch.Size([]), torch.Size([2, 3]))
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, loss: nn.Module) -> None:
+    wants_features = False
+
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, loss: nn.Module, counts: Counts
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
@@ -129,3 +149,14 @@ class Method(nn.Module):
             Which epoch begins, from 0.
         """
         begin_epoch(self.loss, epoch)
+
+    def on_features(self, features: Tensor, labels: Tensor) -> None:
+        """Change buffers in place by what the backbone makes of the training images.
+
+        Parameters
+        ----------
+        features : Tensor, shape (n_images, n_features)
+            Of every training image as it is, under the backbone as it is, in eval mode.
+        labels : Tensor of int, shape (n_images,)
+            Class codes.
+        """

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from torch import nn
 
 from protail._registry import Registry
-from protail.methods.method import Method
+from protail.methods.method import Counts, Method
 
 Kind = TypeVar("Kind", bound=Callable[..., Method])
 
 METHODS: Registry[Method] = Registry(
-    "method", given=["backbone", "head", "loss"], package="protail.methods"
+    "method", given=["backbone", "head", "loss", "counts"], package="protail.methods"
 )
-METHODS.register("standard")(Method)
+METHODS.register("standard", views=1, heads=(), losses=())(Method)
 
 
-def register_method(name: str) -> Callable[[Kind], Kind]:
+def register_method(
+    name: str, *, views: int = 1, heads: Sequence[str] = (), losses: Sequence[str] = ()
+) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
 
     Parameters
     ----------
     name : str
         What users will write. It must be free.
+    views : {1, 2}
+        How many augmented views of each image a step needs; the second is ``batch.second``.
+    heads, losses : sequence of str
+        The heads and losses it can work with; empty for any.
 
     Returns
     -------
     callable
-        A decorator for a `Method` that takes ``backbone``, ``head``, ``loss`` and options. It
-        leaves ``features`` and ``logits`` as they are.
+        A decorator for a `Method` that takes ``backbone``, ``head``, ``loss``, ``counts`` and
+        options. It leaves ``features`` and ``logits`` as they are.
 
     Examples
     --------
@@ -40,16 +46,20 @@ def register_method(name: str) -> Callable[[Kind], Kind]:
     ... class Halved(Method):
     ...     def forward(self, batch):
     ...         return super().forward(batch) / 2
-    >>> type(
-    ...     make_method("halved", nn.Flatten(), nn.Linear(3, 2), nn.CrossEntropyLoss())
-    ... ).__name__
+    >>> parts = nn.Flatten(), nn.Linear(3, 2), nn.CrossEntropyLoss()
+    >>> type(make_method("halved", *parts, [3, 1])).__name__
     'Halved'
     """
-    return METHODS.register(name)
+    return METHODS.register(name, views=views, heads=tuple(heads), losses=tuple(losses))
 
 
 def make_method(
-    name: str, backbone: nn.Module, head: nn.Module, loss: nn.Module, **options: Any
+    name: str,
+    backbone: nn.Module,
+    head: nn.Module,
+    loss: nn.Module,
+    counts: Counts,
+    **options: Any,
 ) -> Method:
     """Make a method by name.
 
@@ -59,6 +69,8 @@ def make_method(
         Which method; "standard" is backbone, head and loss.
     backbone, head, loss : nn.Module
         What it is made of.
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training images of every class.
     **options
         What the method takes beside them.
 
@@ -71,11 +83,11 @@ def make_method(
     --------
     >>> from torch import nn
     >>> from protail.methods import make_method
-    >>> method = make_method("standard", nn.Flatten(), nn.Linear(3, 2), nn.CrossEntropyLoss())
-    >>> type(method.head).__name__
+    >>> parts = nn.Flatten(), nn.Linear(3, 2), nn.CrossEntropyLoss()
+    >>> type(make_method("standard", *parts, [3, 1]).head).__name__
     'Linear'
     """
-    method = METHODS.make(name, backbone, head, loss, **options)
+    method = METHODS.make(name, backbone, head, loss, counts, **options)
     for part, place in (("features", "backbone"), ("logits", "head")):
         if getattr(type(method), part) is not getattr(Method, part):
             raise ValueError(

@@ -29,8 +29,11 @@ class Part(NamedTuple):
     smallest: tuple[Any, ...]
 
 
+_backbone = nn.Flatten()
+_backbone.n_features = 2  # type: ignore[assignment]
+
 PARTS = {
-    "method": Part(METHODS, (nn.Identity(), nn.Identity(), nn.Identity())),
+    "method": Part(METHODS, (_backbone, nn.Linear(2, 2), nn.CrossEntropyLoss(), [2, 1])),
     "head": Part(HEADS, (2, 2)),
     "loss": Part(LOSSES, ([2, 1],)),
     "sampler": Part(_ROW_SAMPLERS, ([0, 1],)),

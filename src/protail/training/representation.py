@@ -270,7 +270,7 @@ def build_method(
         n_features = int(backbone.n_features)  # type: ignore[arg-type]
         head = make_head(settings.head, len(counts), n_features, **settings.head_options)
         loss = make_loss(settings.loss, counts, **settings.loss_options)
-    return make_method(settings.method, backbone, head, loss, **settings.method_options)
+    return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
 
 
 def _mixing(settings: RepresentationSettings) -> dict[str, float]:
