@@ -348,7 +348,7 @@ def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys):
 
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
-    job = SimpleNamespace(seed=4, representation=SimpleNamespace(epochs=40))
+    job = SimpleNamespace(seed=4, recipe=SimpleNamespace(n_epochs=40))
     with _train_progress.training_progress(Voice(False), [job]) as watch:
         for epoch in range(21, 41):  # resumed half-way
             scores = {"all": 0.5, "few": 0.25}

@@ -60,7 +60,7 @@ OVERRIDES = [
     # keys
     ("classifier.taus=1", "classifier key='taus' is unknown.*Did you mean 'tau'"),
     ("classifier.weight_dekay=1", "Did you mean 'weight_decay'"),
-    ("classifier.warm_up_epochs=1", "classifier key='warm_up_epochs' is unknown"),
+    ("classifier.ema=0.9", "classifier key='ema' is unknown"),
     ("classifier.loss_options.taus=1", "loss 'logit-adjusted' takes no option 'taus'"),
     ("lr=1", "'lr' is no key to set; expected a stage and a setting"),
     ("title=x", "'title' is no key to set"),
@@ -70,9 +70,9 @@ OVERRIDES = [
     # what does not go together
     ("classifier.head=linear", """centroids = "augmented"; expected "none": head 'linear'"""),
     ("classifier.centroids=none", """expected "clean" or "augmented", where the prototypes"""),
-    ("representation.temperature=class", "temperature is an option of head 'prototype'"),
-    ("representation.distance=cosine", "option of head 'prototype'; this .*head 'linear'"),
-    ("representation.tau=1", "representation.tau is an option of loss 'logit-adjusted'"),
+    ("representation.temperature=class", "temperature is an option of .*head 'prototype'"),
+    ("representation.distance=cosine", "option of .*head 'prototype'; this .*head 'linear'"),
+    ("representation.tau=1", "representation.tau is an option of .*loss 'logit-adjusted'"),
     ("classifier.sampler=progressive", "sampler 'progressive' needs the option 'epochs'"),
     ("representation.drops=[[0.5, 0.1]]", 'schedule = "cosine" has no drops, "steps" has'),
     ("representation.schedule=steps", 'expected drops for schedule = "steps"'),
@@ -114,7 +114,7 @@ def test_several_changes_that_do_not_go_together():
     with pytest.raises(RecipeError, match=r"expected it once; loss_options\.tau is there too"):
         recipe.with_overrides({"classifier.tau": 1, "classifier.loss_options.tau": 2})
     linear = {"classifier.head": "linear", "classifier.centroids": "none"}
-    with pytest.raises(RecipeError, match=r"classifier\.temperature is an option of head 'proto"):
+    with pytest.raises(RecipeError, match=r"classifier\.temperature is an option of .*head 'proto"):
         recipe.with_overrides(linear | {"classifier.temperature": "class"})
 
 

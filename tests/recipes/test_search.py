@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from protail.data.sets import ImageSet
-from protail.recipes import Recipe, _search_work, load_recipe
+from protail.recipes import Recipe, _search_work, stage_one, load_recipe
 from protail.recipes.running import Options
 from protail.recipes.search import Search, SearchResult, read_searched_keys, run_search
 from protail.training import classifier
@@ -159,12 +159,12 @@ def test_heads_are_judged_by_the_batch_norms_they_learned_with(tmp_path):
 def test_the_engine_only_sees_the_held_out_data(tmp_path, monkeypatch):
     seen = []
 
-    class Watched(_search_work.RepresentationTraining):
+    class Watched(stage_one.RepresentationTraining):
         def __init__(self, settings, data, **options):
             seen.append(data)
             super().__init__(settings, data, **options)
 
-    monkeypatch.setattr(_search_work, "RepresentationTraining", Watched)
+    monkeypatch.setattr(stage_one, "RepresentationTraining", Watched)
     data = easy_data(size=16)
     recipe = load_recipe("wd").with_overrides(
         {key: value for key, value in SMALL.items() if "class" not in key}
@@ -192,6 +192,8 @@ class FakeTraining:
 
     opened, closed = [], []
 
+    n_steps = 20
+
     def __init__(self, settings, data, **options):
         self.settings = settings
         self.evaluated = SimpleNamespace(backbone=None, head=SimpleNamespace(score=settings.lr))
@@ -212,7 +214,7 @@ class FakeTraining:
 @pytest.fixture
 def fakes(monkeypatch):
     groups = dict.fromkeys(("all", "many", "medium", "few"), 0.0)
-    monkeypatch.setattr(_search_work, "RepresentationTraining", FakeTraining)
+    monkeypatch.setattr(stage_one, "RepresentationTraining", FakeTraining)
     monkeypatch.setattr(_search_work, "FrozenFeatures", lambda *_: None)
     monkeypatch.setattr(
         _search_work,

@@ -27,7 +27,9 @@ _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or fals
 
 def generated() -> str:
     """Write the part of the page that comes from the code."""
-    stages = [_stage(name, kind) for name, kind in STAGES.items()]
+    kinds = dict.fromkeys(STAGES.values())
+    names = {kind: [name for name in STAGES if STAGES[name] is kind] for kind in kinds}
+    stages = [_stage(" and ".join(f"`[{name}]`" for name in names[kind]), kind) for kind in kinds]
     parts = [_part(part) for part in ("head", "loss", "sampler", "method")]
     return "\n".join([*stages, *parts, _augments(), _backbones()])
 
@@ -48,7 +50,7 @@ def _stage(name: str, kind: type) -> str:
         )
         for field in fields(kind)
     ]
-    return f"## `[{name}]`\n\n{_table(('key', 'default', 'takes', 'what it is'), rows)}"
+    return f"## {name}\n\n{_table(('key', 'default', 'takes', 'what it is'), rows)}"
 
 
 def _part(part: str) -> str:

@@ -18,11 +18,13 @@ from protail.bench.scores import score_head
 from protail.bench.wanted import Cell, Draw
 from protail.data.sets import DataSet
 from protail.methods import Method
-from protail.recipes.running import Options
+from protail.recipes.jobs import Options
+from protail.recipes.stage_one import training_maker
 from protail.training._run_surroundings import describe_surroundings
 from protail.training.classifier import learn_stable_heads
 from protail.training.frozen import FrozenFeatures, weights_hash
 from protail.training.loop import Steps, interleave, make_streams
+from protail.training.phases import representation_steps
 from protail.training.representation import DivergenceError, Epoch, RepresentationTraining
 from protail.training.settings import ClassifierSettings
 
@@ -253,24 +255,17 @@ class _Work:
         )
 
     def _train(self, group: Group) -> Steps[Method | None]:
-        stage = group.first.recipe.representation
-        assert stage is not None
-        training = RepresentationTraining(
-            stage,
-            self._load(group.first.draw),
-            seed=group.first.seed,
-            device=self._options.device,
-            captured=self._options.driver == "captured",
-            compiled=self._options.compiled,
-        )
+        phases = group.first.recipe.phases
+        every = max(1, group.first.recipe.n_epochs // _LOOKS)
 
-        def tell(epoch: Epoch) -> None:
-            every = max(1, stage.epochs // _LOOKS)
+        def tell(training: RepresentationTraining, epoch: Epoch) -> None:
             if (epoch.number + 1) % every == 0:
                 self._say(f"{group.name}: epoch {epoch.number + 1}, loss {epoch.loss:.3f}")
 
         try:
-            return (yield from training.steps(0, tell))
+            data = self._load(group.first.draw)
+            make = training_maker(data, group.first.seed, self._options)
+            return (yield from representation_steps(phases, make, after_epoch=tell))
         except DivergenceError as error:
             self._say(f"{group.name}: {error}")
         for cell in group.cells:
@@ -291,7 +286,13 @@ class _Work:
             else:
                 wanted[cell.key] = cell.recipe.classifier
         began = time.monotonic()
-        heads = learn_stable_heads(wanted, frozen, seed=seed, driver=self._options.head_driver)
+        heads = learn_stable_heads(
+            wanted,
+            frozen,
+            seed=seed,
+            driver=self._options.head_driver,
+            first_head=method.head,
+        )
         if wanted:
             took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
         for cell in group.cells:

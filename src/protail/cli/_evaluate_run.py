@@ -54,7 +54,7 @@ def evaluate_run(
     recipe = Recipe.from_resolved(run.resolved["recipe"])
     found: dict[str, Features] = {}
     record: dict[str, Any] = {}
-    for stage in recipe.stages:
+    for stage in [each for each in recipe.stages if each != "pretraining"]:
         part = _backbone_of(stage, weights)
         if part not in found:
             found[part] = _features(run, recipe, part, weights, data, find_device(device))

@@ -161,9 +161,12 @@ def make_plan(
     if isinstance(data, FeatureData):
         chosen = choose_options(data, 0, **options)
     else:
-        settings = jobs[0].representation
-        chosen = choose_options(data, settings.epochs, **options)
-        n_steps = _representation_steps(settings, data)
+        jobs[0].representation  # noqa: B018 - raises where there is none
+        chosen = choose_options(data, jobs[0].recipe.n_epochs, **options)
+        n_steps = sum(
+            _representation_steps(stage, settings, data)
+            for stage, settings in recipe.phases.items()
+        )
     steps = 0 if recipe.classifier is None else _classifier_steps(recipe.classifier, data)
     waiting = [job for job in jobs if not is_done(job, chosen)]
     return Plan(jobs, waiting, chosen, n_steps, steps)
@@ -189,8 +192,9 @@ def _check_no_run(output: Path, seeds: Sequence[int]) -> None:
         )
 
 
-def _representation_steps(settings: RepresentationSettings, data: DataSet) -> int:
-    _check_augment("representation", settings.augment, data)
+def _representation_steps(stage: str, settings: RepresentationSettings, data: DataSet) -> int:
+    _check_augment(f"{stage}.augment", settings.augment, data)
+    _check_augment(f"{stage}.second_view", settings.second_view, data)
     # Built on the CPU and thrown away: a name that nobody knows is found before a run exists.
     return RepresentationTraining(settings, data, seed=0, device=torch.device("cpu")).n_steps
 
@@ -204,21 +208,21 @@ def _classifier_steps(settings: ClassifierSettings, data: DataSet | FeatureData)
         given = GivenFeatures(data, torch.device("cpu")).for_stage(settings, 0)
         return stage_steps(settings, given.n_draws(Stream.of(settings), 0))[1]
     if settings.epochs or settings.centroids == "augmented":
-        _check_augment("classifier", settings.augment, data)
+        _check_augment("classifier.augment", settings.augment, data)
     sampler = make_sampler(settings.sampler, data.train.labels, seed=0, **settings.sampler_options)
     return stage_steps(settings, len(sampler))[1]
 
 
-def _check_augment(stage: str, names: Sequence[str], data: DataSet) -> None:
+def _check_augment(key: str, names: Sequence[str], data: DataSet) -> None:
     """Raise where a recipe for small images in memory meets images in files, or the reverse."""
     suited = NAMES if data.train.is_resident else LOADER_NAMES
     unsuited = [name for name in names if name not in suited]
     if unsuited:
         kind = "small images in memory" if data.train.is_resident else "images in files"
         raise ValueError(
-            f"{stage}.augment has {', '.join(unsuited)}, but the {kind} of {data.name} take "
+            f"{key} has {', '.join(unsuited)}, but the {kind} of {data.name} take "
             f"{', '.join(suited)}. Choose among them, as in --set "
-            f'\'{stage}.augment=["{suited[0]}", "flip"]\'.'
+            f'\'{key}=["{suited[0]}", "flip"]\'.'
         )
 
 
@@ -226,9 +230,9 @@ def say_plan(voice: Voice, plan: Plan) -> None:
     """Say what will be done: recipe, data, device, steps."""
     recipe, data = plan.jobs[0].recipe, plan.jobs[0].data
     voice.say(f"{recipe.name}: {recipe.title}")
-    if recipe.representation is not None:
-        voice.say(f"  representation: {_representation_words(recipe.representation)}")
-    elif isinstance(data, FeatureData):
+    for stage, settings in recipe.phases.items():
+        voice.say(f"  {stage}: {_representation_words(settings)}")
+    if isinstance(data, FeatureData):
         voice.say(f"  representation: {_given_words(data)}")
     if recipe.classifier is not None:
         voice.say(f"  classifier: {_classifier_words(recipe.classifier)}")

@@ -54,9 +54,7 @@ def _bars(jobs: Sequence[Job]) -> Iterator[Watcher]:
     clock = _Clock()
     with Bars(*columns, console=console(stderr=True), transient=True) as bars:
         tasks = {
-            job.seed: bars.add_task(
-                "", total=job.representation.epochs, seed=job.seed, words="starting"
-            )
+            job.seed: bars.add_task("", total=job.recipe.n_epochs, seed=job.seed, words="starting")
             for job in jobs
         }
 
@@ -115,4 +113,4 @@ def _words(progress: Progress, left: float | None) -> str:
 
 
 def _epochs(progress: Progress) -> int:
-    return progress.job.representation.epochs
+    return progress.job.recipe.n_epochs

@@ -124,9 +124,12 @@ def search(
         on_bad_image=on_bad_image,
     )
     wanted = Search(start, images, keys, score, held_out, seed)
-    assert start.representation is not None  # a search cannot do without
     options = choose_options(
-        images, start.representation.epochs, device=device, driver="auto", compiled=compiled
+        images,
+        start.n_epochs,
+        device=device,
+        driver="auto",
+        compiled=compiled,
     )
     places.check(wanted, overwrite=overwrite)
     if overwrite:

@@ -97,6 +97,12 @@ class PrototypeTable(nn.Module):
         learned: nn.Parameter | None = getattr(self, _PARAMETERS[self.temperature_form])
         return learned
 
+    @property
+    def temperatures(self) -> list[nn.Parameter]:
+        """What learns at the temperatures' own rate."""
+        learned = self.learned_temperature
+        return [] if learned is None else [learned]
+
     def _from_logarithm(self, logarithm: Tensor) -> Tensor:
         return logarithm if self.temperature_form == "exp" else (logarithm / 2).exp()
 

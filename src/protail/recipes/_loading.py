@@ -84,6 +84,7 @@ def _combine(first: Recipe, second: Recipe) -> Recipe:
         name=f"{first.name}/{second.name}",
         title=f"{first.title}; then {second.title}",
         reference="; ".join(dict.fromkeys(filter(None, (first.reference, second.reference)))),
+        pretraining=first.pretraining,
         representation=first.representation,
         classifier=second.classifier,
     )

@@ -34,7 +34,8 @@ _backbone.n_features = 2  # type: ignore[assignment]
 
 PARTS = {
     "method": Part(METHODS, (_backbone, nn.Linear(2, 2), nn.CrossEntropyLoss(), [2, 1])),
-    "head": Part(HEADS, (2, 2)),
+    # So many features can be shared by any small number of experts.
+    "head": Part(HEADS, (2, 420)),
     "loss": Part(LOSSES, ([2, 1],)),
     "sampler": Part(_ROW_SAMPLERS, ([0, 1],)),
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from protail.recipes._places import Place
+from protail.recipes._rules import check_stages
 from protail.recipes._stages import STAGES, read_stage, stage_table
 from protail.recipes._toml import parse_value, toml_text
 from protail.recipes._types import plain
@@ -33,6 +34,8 @@ class Recipe:
         The paper and section it comes from.
     paper : str
         Where the paper of the prototype classifiers reports it; empty where it does not.
+    pretraining : RepresentationSettings, optional
+        What stage 1 begins with, where it does not begin anew.
     representation : RepresentationSettings, optional
         Stage 1.
     classifier : ClassifierSettings, optional
@@ -50,6 +53,7 @@ class Recipe:
     title: str
     reference: str = ""
     paper: str = ""
+    pretraining: RepresentationSettings | None = None
     representation: RepresentationSettings | None = None
     classifier: ClassifierSettings | None = None
 
@@ -62,12 +66,24 @@ class Recipe:
                 checked = read_stage(stage, stage_table(settings), place.at(stage), settings)
                 object.__setattr__(self, stage, checked)
         if not self.stages:
-            raise place.error(f"it has no stage; expected {' or '.join(STAGES)}, or both.")
+            raise place.error("it has no stage; expected representation or classifier, or both.")
+        check_stages(self.pretraining, self.representation, self.classifier, place)
 
     @property
     def stages(self) -> tuple[str, ...]:
         """Names of the stages it has, in their order."""
         return tuple(stage for stage in STAGES if getattr(self, stage) is not None)
+
+    @property
+    def phases(self) -> dict[str, RepresentationSettings]:
+        """Stage 1, and what it begins with where it does not begin anew, in their order."""
+        phases = {"pretraining": self.pretraining, "representation": self.representation}
+        return {name: settings for name, settings in phases.items() if settings is not None}
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs of all that comes before stage 2."""
+        return sum(settings.epochs for settings in self.phases.values())
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Self:
         """Change settings of stages that are there.
@@ -143,6 +159,9 @@ class Recipe:
         for stage in STAGES:
             settings = getattr(self, stage)
             resolved[stage] = None if settings is None else plain(stage_table(settings))
+        if self.pretraining is None:
+            # Most recipes have none, and are called the same as before there were any.
+            del resolved["pretraining"]
         return resolved
 
     @classmethod
@@ -265,7 +284,7 @@ def recipe_hash(resolved: Mapping[str, Any]) -> str:
     >>> recipe_hash(same.resolved()) == recipe_hash(pc_la.resolved())
     True
     """
-    stages = {stage: _canonical(resolved[stage]) for stage in STAGES}
+    stages = {stage: _canonical(resolved[stage]) for stage in STAGES if stage in resolved}
     text = json.dumps(stages, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

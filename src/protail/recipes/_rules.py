@@ -46,6 +46,7 @@ _RANGES = {
     "mixup": Range(0),
     "cutmix": Range(0),
     "max_norm": Range(0),
+    "max_norm_part": Range(0),
     "ema": Range(0, 1),
 }
 # Which of them suit small images on the device and which large ones, the data set knows.
@@ -74,6 +75,7 @@ def check_rules(settings: Settings, place: Place) -> None:
         if allowed is not None and value is not None and not allowed.holds(value):
             raise place.at(field.name).unexpected(value, str(allowed))
     _check_augment(settings.augment, place.at("augment"))
+    _check_parts(settings, place)
     _check_schedule(settings, place)
     if settings.nesterov and settings.momentum == 0:
         raise place.at("nesterov").unexpected(True, "a momentum above 0 with it")
@@ -83,6 +85,7 @@ def check_rules(settings: Settings, place: Place) -> None:
         _check_start(settings, place)
     else:
         _check_backbone(settings.backbone, place)
+        _check_views(settings, place)
 
 
 def _check_backbone(name: str, place: Place) -> None:
@@ -115,22 +118,74 @@ def _check_schedule(settings: Settings, place: Place) -> None:
         raise place.at("drops").unexpected(drops, "rising parts of the training, above 0, up to 1")
     if any(factor < 0 for _, factor in drops):
         raise place.at("drops").unexpected(drops, "factors >= 0")
-    warm_up: Any = getattr(settings, "warm_up_epochs", 0.0)
+    warm_up = settings.warm_up_epochs
     if warm_up > 0 and warm_up >= settings.epochs:
         raise place.at("warm_up_epochs").unexpected(
             warm_up, f"fewer than epochs, which is {settings.epochs}"
         )
 
 
-def _check_max_norm(settings: Settings, place: Place) -> None:
-    if settings.max_norm == 0:
-        return
+def _check_parts(settings: Settings, place: Place) -> None:
+    """Let each part come together with those it was made for, and no others."""
+    for part, about in (("loss", "head"), ("head", "loss"), ("method", "head"), ("method", "loss")):
+        name = getattr(settings, part, None)
+        if name is None:
+            continue
+        fitting = PARTS[part].registry.needs(name).get(_PLURAL[about], ())
+        other = getattr(settings, about)
+        if fitting and other not in fitting:
+            listed = " or ".join(map(repr, fitting))
+            raise place.at(about).unexpected(other, f"{listed} with {part} {name!r}")
+    scales = [options["scale"] for options in _options_of(settings) if "scale" in options]
+    if len(set(scales)) > 1:
+        raise place.at("loss_options.scale").unexpected(
+            scales[1], f"{scales[0]:g}, the scale of head {settings.head!r}"
+        )
+
+
+_PLURAL = {"head": "heads", "loss": "losses"}
+
+
+def _options_of(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    return settings.head_options, settings.loss_options
+
+
+def _check_views(settings: RepresentationSettings, place: Place) -> None:
+    views = PARTS["method"].registry.needs(settings.method).get("views", 1)
+    _check_augment(settings.second_view, place.at("second_view"))
+    if views == 2 and not settings.second_view:
+        raise place.at("second_view").unexpected(
+            [], f'what makes the second view that method {settings.method!r} needs, as ["simclr"]'
+        )
+    if views == 1 and settings.second_view:
+        raise place.at("second_view").unexpected(
+            list(settings.second_view), f"none: method {settings.method!r} looks at one view"
+        )
+    if views == 2 and (settings.mixup or settings.cutmix):
+        raise place.at("mixup" if settings.mixup else "cutmix").unexpected(
+            settings.mixup or settings.cutmix,
+            f"0: method {settings.method!r} compares views of one image, not of mixtures",
+        )
+
+
+def _small_head(settings: Settings) -> torch.nn.Module:
     registry, smallest = PARTS["head"]
     with torch.random.fork_rng(devices=[]):
-        head = registry.make(settings.head, *smallest, **settings.head_options)
-    if not isinstance(getattr(head, "weight", None), torch.Tensor):
-        raise place.at("max_norm").unexpected(
-            settings.max_norm, f"0: head {settings.head!r} has no rows of weights to keep short"
+        head: torch.nn.Module = registry.make(settings.head, *smallest, **settings.head_options)
+    return head
+
+
+def _check_max_norm(settings: Settings, place: Place) -> None:
+    part = getattr(settings, "max_norm_part", None)
+    if settings.max_norm == 0 and part is None:
+        return
+    key, value = ("max_norm", settings.max_norm) if part is None else ("max_norm_part", part)
+    if settings.max_norm and part is not None:
+        raise place.at(key).unexpected(value, "one of max_norm and max_norm_part, not both")
+    if not isinstance(getattr(_small_head(settings), "weight", None), torch.Tensor):
+        nothing = 0 if part is None else '"none"'
+        raise place.at(key).unexpected(
+            value, f"{nothing}: head {settings.head!r} has no rows of weights to keep short"
         )
 
 
@@ -143,7 +198,19 @@ def _check_reweighting(settings: Settings, place: Place) -> None:
 
 
 def _check_start(settings: ClassifierSettings, place: Place) -> None:
-    """Let a head with prototypes start at centroids, and no other."""
+    """Let a head start where it can: at centroids, at the head of stage 1, or anew."""
+    name, factory = settings.head, PARTS["head"].registry.factory(settings.head)
+    builds_on = PARTS["head"].registry.needs(name).get("builds_on", ())
+    if settings.start == "new" and builds_on:
+        raise place.at("start").unexpected(
+            "new", f'"representation": head {name!r} is built on the one of stage 1'
+        )
+    if settings.start == "representation" and not hasattr(factory, "build_on"):
+        raise place.at("start").unexpected(
+            "representation", f'"new": head {name!r} cannot begin with the one of stage 1'
+        )
+    if settings.epochs and not any(True for _ in _small_head(settings).parameters()):
+        raise place.at("epochs").unexpected(settings.epochs, f"0: head {name!r} learns nothing")
     has_prototypes = hasattr(PARTS["head"].registry.factory(settings.head), "set_prototypes")
     if has_prototypes and settings.centroids is None:
         raise place.at("centroids").unexpected(
@@ -152,4 +219,44 @@ def _check_start(settings: ClassifierSettings, place: Place) -> None:
     if not has_prototypes and settings.centroids is not None:
         raise place.at("centroids").unexpected(
             settings.centroids, f'"none": head {settings.head!r} has no prototypes to start there'
+        )
+
+
+def check_stages(
+    pretraining: RepresentationSettings | None,
+    representation: RepresentationSettings | None,
+    classifier: ClassifierSettings | None,
+    place: Place,
+) -> None:
+    """Raise unless the stages of a recipe go together.
+
+    Parameters
+    ----------
+    pretraining, representation, classifier
+        Settings of the stages that there are.
+    place : Place
+        The recipe.
+
+    Examples
+    --------
+    >>> from protail.recipes._places import Place
+    >>> from protail.recipes._rules import check_stages
+    >>> from protail.training.settings import ClassifierSettings
+    >>> check_stages(None, None, ClassifierSettings(), Place("a.toml"))
+    """
+    if pretraining is not None:
+        if representation is None:
+            raise place.error("it has pretraining and no representation stage; expected both.")
+        if pretraining.backbone != representation.backbone:
+            raise place.at("pretraining.backbone").unexpected(
+                pretraining.backbone, f"{representation.backbone!r}, that of the representation"
+            )
+    if classifier is None or representation is None or classifier.start == "new":
+        return
+    head = classifier.head
+    fitting = PARTS["head"].registry.needs(head).get("builds_on", ()) or (head,)
+    if representation.head not in fitting:
+        raise place.at("representation.head").unexpected(
+            representation.head,
+            f"{' or '.join(map(repr, fitting))}, which the classifier's head {head!r} begins with",
         )

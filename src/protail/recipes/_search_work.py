@@ -17,11 +17,13 @@ from protail.recipes._search_journal import Journal
 from protail.recipes._search_locks import Mutex
 from protail.recipes._search_trials import OpenTrial, SearchTrial
 from protail.recipes.running import Job, Options, run_jobs
+from protail.recipes.stage_one import training_maker
 from protail.training._run_folder import EVALUATION
 from protail.training.classifier import learn_heads, learn_stable_heads
 from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave, make_streams
+from protail.training.phases import representation_steps
 from protail.training.representation import (
     DivergenceError,
     Epoch,
@@ -86,26 +88,24 @@ class Trainings:
     def _try(self, trial: OpenTrial) -> Steps[Evaluation]:
         search, options = self._search, self._options
         recipe = search.recipe.with_overrides(trial.params)
-        assert recipe.representation is not None
-        training = RepresentationTraining(
-            recipe.representation,
-            search.held_out,
-            seed=search.seed,
-            device=options.device,
-            captured=options.driver == "captured",
-            compiled=options.compiled,
+        method = yield from representation_steps(
+            recipe.phases,
+            training_maker(search.held_out, search.seed, options),
+            after_epoch=lambda training, epoch: self._look(trial, training, epoch, recipe.n_epochs),
         )
-        method = yield from training.steps(0, lambda epoch: self._look(trial, training, epoch))
         head: nn.Module = method.head
         frozen = FrozenFeatures(method.backbone, search.held_out, options.device)
         if recipe.classifier is not None:
             wanted = {"": recipe.classifier}
-            head = learn_heads(wanted, frozen, seed=search.seed, driver=options.head_driver)[""]
+            how: dict[str, Any] = {"driver": options.head_driver, "first_head": head}
+            head = learn_heads(wanted, frozen, seed=search.seed, **how)[""]
             frozen = frozen.for_stage(recipe.classifier, search.seed)
         return judge(head, frozen, search.held_out, search.counts)
 
-    def _look(self, trial: OpenTrial, training: RepresentationTraining, epoch: Epoch) -> None:
-        done, n_epochs = epoch.number + 1, training.settings.epochs
+    def _look(
+        self, trial: OpenTrial, training: RepresentationTraining, epoch: Epoch, n_epochs: int
+    ) -> None:
+        done = epoch.number + 1
         every = max(1, n_epochs // LOOKS)
         if done % every or done == n_epochs:
             return
@@ -136,7 +136,7 @@ class Heads:
     def run(self, next_trial: NextTrial, at_once: int) -> None:
         """Try trials until there is no next one."""
         search = self._search
-        frozen = self._frozen()
+        frozen, first_head = self._trained()
         while trials := _up_to(at_once, next_trial):
             settings = {}
             for trial in trials:
@@ -144,7 +144,11 @@ class Heads:
                 assert classifier is not None
                 settings[str(trial.number)] = classifier
             heads = learn_stable_heads(
-                settings, frozen, seed=search.seed, driver=self._options.head_driver
+                settings,
+                frozen,
+                seed=search.seed,
+                driver=self._options.head_driver,
+                first_head=first_head,
             )
             for trial in trials:
                 head = heads.get(str(trial.number))
@@ -156,27 +160,28 @@ class Heads:
                     scores = scores_of(judged)
                     self._watch(self._journal.done(trial, scores[search.score], scores))
 
-    def _frozen(self) -> FrozenFeatures:
+    def _trained(self) -> tuple[FrozenFeatures, nn.Module]:
         search, device = self._search, self._options.device
         settings = search.recipe.representation
         assert settings is not None
         weights = self._trained_run().weights()
         method = build_method(settings, search.held_out.train.profile.counts, search.seed)
-        backbone = {
-            name.removeprefix("backbone."): tensor
-            for name, tensor in weights.items()
-            if name.startswith("backbone.")
-        }
-        method.backbone.load_state_dict(backbone)
+        for module, part in ((method.backbone, "backbone."), (method.head, "representation.")):
+            own = {k.removeprefix(part): w for k, w in weights.items() if k.startswith(part)}
+            module.load_state_dict(own)
         cache = FeatureCache(self._options.cache)
-        return FrozenFeatures(method.backbone.to(device), search.held_out, device, cache)
+        frozen = FrozenFeatures(method.backbone.to(device), search.held_out, device, cache)
+        return frozen, method.head.to(device)
 
     def _trained_run(self) -> Run:
         """Open the run of the representation; make it first, or wait for whoever does."""
         search = self._search
         recipe = replace(search.recipe, classifier=None)
         place = self._journal.files / "representation"
-        folder = place / _name({**search.about, "recipe": recipe.resolved()["representation"]})
+        resolved = recipe.resolved()
+        stages = {stage: resolved[stage] for stage in recipe.stages}
+        about = stages if len(stages) > 1 else stages["representation"]
+        folder = place / _name({**search.about, "recipe": about})
         place.mkdir(parents=True, exist_ok=True)
         with Mutex(place):
             if not (folder / EVALUATION).is_file():

@@ -14,6 +14,7 @@ from protail.recipes._types import conform
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
 STAGES: dict[str, type[Settings]] = {
+    "pretraining": RepresentationSettings,
     "representation": RepresentationSettings,
     "classifier": ClassifierSettings,
 }
@@ -27,7 +28,7 @@ def read_stage(stage: str, given: Table, place: Place, base: Settings | None = N
 
     Parameters
     ----------
-    stage : {"representation", "classifier"}
+    stage : {"pretraining", "representation", "classifier"}
         Which stage.
     given : mapping of str to object
         Settings, options of the parts (``loss_options``), and short forms of them (``tau``).

@@ -45,8 +45,16 @@ class Job:
                 "features and no images; expected a recipe that learns a classifier, such as "
                 "'pc-la'. To learn a representation, train on images."
             )
+        if self.recipe.classifier.start == "representation":
+            raise ValueError(
+                f"recipe {self.recipe.name!r} begins stage 2 with the classifier of stage 1, and "
+                f"{self.data.name} holds features only; expected a recipe that begins anew, such "
+                "as 'pc-la', or images."
+            )
         # Whatever the recipe says of stage 1, these features come from elsewhere.
-        object.__setattr__(self, "recipe", replace(self.recipe, representation=None))
+        object.__setattr__(
+            self, "recipe", replace(self.recipe, pretraining=None, representation=None)
+        )
 
     @property
     def representation(self) -> RepresentationSettings:

@@ -17,6 +17,7 @@ import torch
 from protail.data.sets import DataSet
 from protail.recipes.jobs import Job, Options, Progress, Watcher
 from protail.recipes.scoring import evaluate_job, group_scores, look
+from protail.recipes.stage_one import training_maker
 from protail.training._run_folder import (
     EVALUATION,
     RUN,
@@ -30,6 +31,7 @@ from protail.training.checkpoint import restore_training_state, training_state
 from protail.training.fabric import launch_fabric
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave, make_streams
+from protail.training.phases import representation_steps
 from protail.training.representation import Epoch, RepresentationTraining
 from protail.training.runs import Run, RunError
 
@@ -138,17 +140,15 @@ def _steps(
 ) -> Steps[dict[str, Any]]:
     method = None
     if isinstance(job.data, DataSet):
-        training = RepresentationTraining(
-            job.representation,
-            job.data,
-            seed=job.seed,
-            device=options.device,
-            captured=options.driver == "captured",
-            fabric=fabric,
-            compiled=options.compiled,
+        job.representation  # noqa: B018 - raises where there is none
+        keeper = _Keeper(job, job.data, run, options, watch, fabric)
+        method = yield from representation_steps(
+            job.recipe.phases,
+            training_maker(job.data, job.seed, options, fabric),
+            done=keeper.n_done,
+            restore=keeper.restore,
+            after_epoch=keeper.after_epoch,
         )
-        keeper = _Keeper(job, job.data, run, training, options, watch, fabric)
-        method = yield from training.steps(keeper.restore(), keeper.after_epoch)
     if run.folder != job.folder:
         return {}
     scores = evaluate_job(job, method, options)
@@ -164,33 +164,35 @@ class _Keeper:
         job: Job,
         data: DataSet,
         run: Run,
-        training: RepresentationTraining,
         options: Options,
         watch: Watcher | None,
         fabric: Any,
     ) -> None:
-        self._job, self._data, self._run, self._training = job, data, run, training
+        self._job, self._data, self._run = job, data, run
         self._options, self._watch, self._fabric = options, watch, fabric
         self._kept_at = time.monotonic()
-        self._look_every = max(1, training.settings.epochs // _LOOKS)
+        self._look_every = max(1, job.recipe.n_epochs // _LOOKS)
+        self._last = Run.open(job.folder).last_checkpoint()
         # One process keeps the run; the others only take their part of every batch.
         self._is_helping = run.folder != job.folder
 
-    def restore(self) -> int:
-        """Go back to the last checkpoint; give the epochs that were done by then."""
-        last = Run.open(self._job.folder).last_checkpoint()
-        if last is None:
-            return 0
-        training = self._training
-        restore_training_state(last.tensors, training.state, training.optimizer)
-        return int(last.record["epoch"]) + 1
+    @property
+    def n_done(self) -> int:
+        """Epochs that were done by the last checkpoint."""
+        return 0 if self._last is None else int(self._last.record["epoch"]) + 1
 
-    def after_epoch(self, epoch: Epoch) -> None:
+    def restore(self, training: RepresentationTraining) -> None:
+        """Bring a training back to the last checkpoint."""
+        assert self._last is not None
+        restore_training_state(self._last.tensors, training.state, training.optimizer)
+        self._last = None
+
+    def after_epoch(self, training: RepresentationTraining, epoch: Epoch) -> None:
         """Do what is due after an epoch."""
-        n_epochs = self._training.settings.epochs
+        n_epochs = self._job.recipe.n_epochs
         loss = self._loss_of_all(epoch)
         is_due = (epoch.number + 1) % self._look_every == 0 and epoch.number + 1 < n_epochs
-        scores = self._look() if is_due else {}
+        scores = self._look(training) if is_due else {}
         self._run.log(epoch.step, epoch.number, loss=loss, **scores)
         if self._watch is not None:
             self._watch(Progress(self._job, epoch.number + 1, loss, scores))
@@ -198,7 +200,7 @@ class _Keeper:
             return
         due = time.monotonic() - self._kept_at >= self._options.checkpoint_seconds
         if due or epoch.number + 1 == n_epochs:
-            tensors = training_state(self._training.state, self._training.optimizer)
+            tensors = training_state(training.state, training.optimizer)
             self._run.checkpoint(tensors, {"step": epoch.step, "epoch": epoch.number})
             self._kept_at = time.monotonic()
 
@@ -209,10 +211,10 @@ class _Keeper:
         own = torch.tensor(epoch.loss, dtype=torch.float64, device=self._options.device)
         return float(self._fabric.all_reduce(own, reduce_op="mean"))
 
-    def _look(self) -> dict[str, float]:
+    def _look(self, training: RepresentationTraining) -> dict[str, float]:
         if self._is_helping:
             return {}
-        method, data = self._training.evaluated, self._data
+        method, data = training.evaluated, self._data
         frozen = FrozenFeatures(method.backbone, data, self._options.device)
-        precision = self._training.settings.precision
+        precision = training.settings.precision
         return group_scores(look(method.head, frozen, data, precision))

@@ -17,7 +17,8 @@ from protail.training.classifier import learn_heads
 from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
 from protail.training.given import Features, GivenFeatures
-from protail.training.settings import ClassifierSettings, Precision
+from protail.training.inference import inferring
+from protail.training.settings import Precision
 
 # Weights of the backbone that stage 2 is judged by, where it is not the one of stage 1.
 CLASSIFIER_BACKBONE = "classifier_backbone"
@@ -68,20 +69,16 @@ def evaluate_job(job: Job, method: Method | None, options: Options) -> Scores:
         record |= evaluate_heads({"representation": method.head}, features)
         weights |= _named("backbone", method.backbone) | _named("representation", method.head)
     if job.recipe.classifier is not None:
-        head, judged_by = _learn_classifier(job.recipe.classifier, features, job.seed, options)
+        first_head = None if method is None else method.head
+        wanted = {"": job.recipe.classifier}
+        how: dict[str, Any] = {"driver": options.head_driver, "first_head": first_head}
+        [head] = learn_heads(wanted, features, seed=job.seed, **how).values()
+        judged_by = features.for_stage(job.recipe.classifier, job.seed)
         record |= evaluate_heads({"classifier": head}, judged_by)
         weights |= _named("classifier", head)
         if isinstance(judged_by, FrozenFeatures) and judged_by is not features:
             weights |= _named(CLASSIFIER_BACKBONE, judged_by.backbone)
     return Scores(record, weights)
-
-
-def _learn_classifier(
-    settings: ClassifierSettings, features: Features, seed: int, options: Options
-) -> tuple[nn.Module, Features]:
-    wanted = {"": settings}
-    [head] = learn_heads(wanted, features, seed=seed, driver=options.head_driver).values()
-    return head, features.for_stage(settings, seed)
 
 
 def _named(part: str, module: nn.Module) -> dict[str, Tensor]:
@@ -143,7 +140,7 @@ def look(
 
 
 def _logits(head: nn.Module, features: Tensor) -> Tensor:
-    with torch.no_grad():
+    with inferring(head):
         logits: Tensor = head(features)
     return logits.float()
 

@@ -248,8 +248,7 @@ def run_search(
     """
     _check_numbers(n_trials, budget, at_once)
     began = time.monotonic()
-    assert search.recipe.representation is not None
-    n_looks = min(LOOKS, search.recipe.representation.epochs)
+    n_looks = min(LOOKS, search.recipe.n_epochs)
     with Journal(
         journal,
         search.about,

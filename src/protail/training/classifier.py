@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from protail.heads import PrototypeHead, class_means
+from protail.heads import class_means
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
 from protail.losses.reweighted import begin_epoch
@@ -78,6 +78,7 @@ def learn_heads(
     *,
     seed: int,
     driver: str = "plain",
+    first_head: nn.Module | None = None,
     watch: Watch | None = None,
     watch_every: int = 20,
 ) -> dict[str, nn.Module]:
@@ -93,6 +94,8 @@ def learn_heads(
         Same seed, same heads.
     driver : {"plain", "captured"}
         How a step is taken.
+    first_head : nn.Module, optional
+        The head that stage 1 has learned, for those that begin with it.
     watch : callable, optional
         Shown the steps taken and the heads as they are then, by name: before the first step, every
         ``watch_every`` steps and after the last; those that learn together, together. It must not
@@ -110,7 +113,8 @@ def learn_heads(
         alike[_what_is_shared(one)][name] = one
     heads: dict[str, nn.Module] = {}
     for group in alike.values():
-        heads.update(_learn_group(group, frozen, seed, driver, watch, watch_every))
+        starts = {name: _start(one, frozen, seed, first_head) for name, one in group.items()}
+        heads.update(_learn_group(group, starts, frozen, seed, driver, watch, watch_every))
     return {name: heads[name] for name in settings}
 
 
@@ -120,12 +124,13 @@ def learn_stable_heads(
     *,
     seed: int,
     driver: str = "plain",
+    first_head: nn.Module | None = None,
 ) -> dict[str, nn.Module]:
     """Learn heads as `learn_heads` does, and leave out those whose loss is no number.
 
     Parameters
     ----------
-    settings, frozen, seed, driver
+    settings, frozen, seed, driver, first_head
         As in `learn_heads`.
 
     Returns
@@ -134,7 +139,7 @@ def learn_stable_heads(
         The other heads, by name.
     """
     try:
-        return learn_heads(settings, frozen, seed=seed, driver=driver)
+        return learn_heads(settings, frozen, seed=seed, driver=driver, first_head=first_head)
     except DivergenceError:
         names = list(settings)
         if len(names) == 1:
@@ -144,7 +149,7 @@ def learn_stable_heads(
     heads: dict[str, nn.Module] = {}
     for part in (names[:half], names[half:]):
         some = {name: settings[name] for name in part}
-        heads |= learn_stable_heads(some, frozen, seed=seed, driver=driver)
+        heads |= learn_stable_heads(some, frozen, seed=seed, driver=driver, first_head=first_head)
     return heads
 
 
@@ -157,12 +162,14 @@ def _what_is_shared(settings: ClassifierSettings) -> tuple[Any, ...]:
         settings.batch_size,
         settings.schedule,
         settings.drops,
+        settings.warm_up_epochs,
         settings.batch_norm,
     )
 
 
 def _learn_group(
     settings: Mapping[str, ClassifierSettings],
+    heads: dict[str, nn.Module],
     frozen: Features,
     seed: int,
     driver: str,
@@ -171,7 +178,6 @@ def _learn_group(
 ) -> dict[str, nn.Module]:
     first = next(iter(settings.values()))
     frozen = frozen.for_stage(first, seed)
-    heads = {name: _start(one, frozen, seed) for name, one in settings.items()}
     if watch is not None:
         watch(0, heads)
     if first.epochs == 0:
@@ -181,13 +187,9 @@ def _learn_group(
         for name, one in settings.items()
     }
     group = HeadGroup(heads, losses).train()
-    limits = [head_constraint(heads[name], one.max_norm) for name, one in settings.items()]
+    limits = _limits(settings, heads)
     taking_steps = _make_driver(
-        driver,
-        group,
-        _parameter_groups(settings, heads),
-        [limit for limit in limits if limit is not None],
-        frozen.device,
+        driver, group, _parameter_groups(settings, heads), limits["step"], frozen.device
     )
     stream = Stream.of(first)
     steps_an_epoch, n_steps = stage_steps(first, frozen.n_draws(stream, seed))
@@ -213,24 +215,50 @@ def _learn_group(
                 f"the loss of stage 2 is {history.losses[-1]}; expected a number. Lower "
                 "classifier.lr."
             )
+        for limit in limits["epoch"]:
+            limit()
+    group.eval()
     return heads
 
 
-def _start(settings: ClassifierSettings, frozen: Features, seed: int) -> nn.Module:
+def _limits(
+    settings: Mapping[str, ClassifierSettings], heads: Mapping[str, nn.Module]
+) -> dict[str, list[MaxNorm]]:
+    limits: dict[str, list[MaxNorm]] = {"step": [], "epoch": []}
+    for name, one in settings.items():
+        limit = head_constraint(heads[name], one.max_norm, one.max_norm_part)
+        if limit is not None:
+            limits[one.max_norm_every].append(limit)
+    return limits
+
+
+def _start(
+    settings: ClassifierSettings, frozen: Features, seed: int, first_head: nn.Module | None
+) -> nn.Module:
+    frozen = frozen.for_stage(settings, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = make_head(
             settings.head, len(frozen.counts), frozen.n_features, **settings.head_options
         )
     head.to(frozen.device)
+    if settings.start == "representation":
+        if first_head is None:
+            raise ValueError(
+                f"head {settings.head!r} begins with the one that stage 1 has learned, and there "
+                "are only features here; expected a head that begins anew, such as 'prototype'."
+            )
+        build_on: Any = head.build_on
+        build_on(first_head, frozen.counts)
     if settings.centroids is not None:
-        assert isinstance(head, PrototypeHead)
         if settings.centroids == "clean":
             features, labels = frozen.clean(settings.precision)
         else:
             features, labels = frozen.stream(Stream.of(settings), seed, epoch=0)
-        means = class_means(features, labels, len(frozen.counts), transform=head.normalized)
-        head.set_prototypes(means)
+        prototypes: Any = head
+        transform = prototypes.normalized
+        means = class_means(features, labels, len(frozen.counts), transform=transform)
+        prototypes.set_prototypes(means)
     return head
 
 
@@ -240,8 +268,9 @@ def _parameter_groups(
     groups = []
     for name, one in settings.items():
         shared = {"momentum": one.momentum, "nesterov": one.nesterov}
+        temperatures = [id(each) for each in getattr(heads[name], "temperatures", ())]
         for parameter in heads[name].parameters():
-            warm = parameter is getattr(heads[name], "learned_temperature", None)
+            warm = id(parameter) in temperatures
             groups.append(
                 {
                     **shared,

@@ -54,7 +54,7 @@ class MaxNorm:
         self._weight.mul_((self.radius / lengths.clamp(min=1e-30)).clamp(max=1.0))
 
 
-def head_constraint(head: nn.Module, radius: float) -> MaxNorm | None:
+def head_constraint(head: nn.Module, radius: float, part: float | None = None) -> MaxNorm | None:
     """Keep the rows of a head's weights within a radius.
 
     Parameters
@@ -63,6 +63,8 @@ def head_constraint(head: nn.Module, radius: float) -> MaxNorm | None:
         With a matrix ``weight``, a row a class.
     radius : float
         How long a row may be; 0 for no limit.
+    part : float, optional
+        Instead of the radius, as in `MaxNorm`.
 
     Returns
     -------
@@ -78,12 +80,13 @@ def head_constraint(head: nn.Module, radius: float) -> MaxNorm | None:
     >>> bool((head.weight.norm(dim=1) < 0.1001).all())
     True
     """
-    if radius == 0:
+    if radius == 0 and part is None:
         return None
     weight = getattr(head, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
+        what = f"max_norm={radius:g}" if part is None else f"max_norm_part={part:g}"
         raise ValueError(
-            f"max_norm={radius:g}: {type(head).__name__} has no matrix of weights to keep within "
+            f"{what}: {type(head).__name__} has no matrix of weights to keep within "
             "it; expected a head that has one, such as 'linear'."
         )
-    return MaxNorm(weight, radius=radius)
+    return MaxNorm(weight, radius=radius) if part is None else MaxNorm(weight, part)

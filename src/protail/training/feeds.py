@@ -74,6 +74,8 @@ class ResidentFeed:
         How images of a batch are mixed.
     seed : int
         Of the mixtures.
+    second : Augment, optional
+        What makes the second view of an image.
 
     Examples
     --------
@@ -95,6 +97,7 @@ class ResidentFeed:
         augment: Augment,
         mixing: str | None = None,
         seed: int = 0,
+        second: Augment | None = None,
     ) -> None:
         device = augment.scale.device
         self.labels = torch.from_numpy(images.labels).to(device)
@@ -102,6 +105,7 @@ class ResidentFeed:
         self._augment = augment
         self._mixing = mixing
         self._seed = seed
+        self._second = second
 
     def batches(
         self,
@@ -154,10 +158,13 @@ class ResidentFeed:
         ImageBatch
             What a method takes.
         """
-        images = self._augment(self._pixels[batch.rows], batch.places, batch.epoch)
+        pixels = self._pixels[batch.rows]
+        images = self._augment(pixels, batch.places, batch.epoch)
         labels = self.labels[batch.rows]
         if self._mixing is None or batch.share is None:
-            return ImageBatch(images, labels)
+            second = self._second
+            other_view = None if second is None else second(pixels, batch.places, batch.epoch)
+            return ImageBatch(images, labels, second=other_view)
         mixed = mix(
             images,
             labels,

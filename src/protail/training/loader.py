@@ -21,6 +21,7 @@ from protail.data.augment import (
 )
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
+from protail.training._randomness import derived_seed
 from protail.training.feeds import CLEAN_BATCH, Feed, ResidentFeed
 
 # Images of files are large: the batches in which nothing is learned are smaller.
@@ -44,6 +45,8 @@ class LoaderFeed:
         How images of a batch are mixed.
     seed : int
         Of the mixtures.
+    second : LoaderTransform, optional
+        What makes the second view of an image.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class LoaderFeed:
         workers: int | None = None,
         mixing: str | None = None,
         seed: int = 0,
+        second: LoaderTransform | None = None,
     ) -> None:
         self.labels = torch.from_numpy(images.labels).to(device)
         self._images = images
@@ -62,6 +66,7 @@ class LoaderFeed:
         self._workers = min(16, os.cpu_count() or 1) if workers is None else workers
         self._mixing = mixing
         self._seed = seed
+        self._second = second
 
     def batches(
         self,
@@ -94,12 +99,13 @@ class LoaderFeed:
         rows = sampler.epoch_indices(epoch)
         places = np.arange(len(rows)) * sampler.world_size + sampler.rank
         first = start * batch_size
-        reader = _Reader(self._images, rows[first:], places[first:], self._transform, epoch)
+        views = [self._transform] if self._second is None else [self._transform, self._second]
+        reader = _Reader(self._images, rows[first:], places[first:], views, epoch)
         loaded = self._load(reader, batch_size)
-        for number, (images, chosen, keys) in enumerate(loaded, start):
+        for number, ((images, *others), chosen, keys) in enumerate(loaded, start):
             labels = self.labels[chosen.to(self._device)]
             if self._mixing is None or shares is None:
-                yield ImageBatch(images, labels)
+                yield ImageBatch(images, labels, second=others[0] if others else None)
                 continue
             moved = images.to(self._device, non_blocking=True)
             keys = keys.to(self._device)
@@ -120,7 +126,10 @@ class LoaderFeed:
         ImageBatch
             The same on the device.
         """
-        return batch._replace(images=batch.images.to(self._device, non_blocking=True))
+        moved = batch._replace(images=batch.images.to(self._device, non_blocking=True))
+        if batch.second is None:
+            return moved
+        return moved._replace(second=batch.second.to(self._device, non_blocking=True))
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images as they are, ready for the backbone.
@@ -136,10 +145,11 @@ class LoaderFeed:
             Resized, cut and normalised images on the device.
         """
         rows = np.arange(len(images))
-        for part, _, _ in self._load(_Reader(images, rows, rows, self._transform), _CLEAN_FILES):
+        reader = _Reader(images, rows, rows, [self._transform])
+        for (part,), _, _ in self._load(reader, _CLEAN_FILES):
             yield part.to(self._device, non_blocking=True)
 
-    def _load(self, reader: _Reader, batch_size: int) -> DataLoader[tuple[Tensor, int, int]]:
+    def _load(self, reader: _Reader, batch_size: int) -> DataLoader[tuple[list[Tensor], int, int]]:
         return DataLoader(
             reader,
             batch_size,
@@ -149,29 +159,30 @@ class LoaderFeed:
         )
 
 
-class _Reader(Dataset[tuple[Tensor, int, int]]):
-    """Read image after image of a stream; without an epoch, as they are."""
+class _Reader(Dataset[tuple[list[Tensor], int, int]]):
+    """Read image after image of a stream, in each view; without an epoch, as they are."""
 
     def __init__(
         self,
         images: ImageSet,
         rows: NDArray[np.int64],
         places: NDArray[np.int64],
-        transform: LoaderTransform,
+        views: Sequence[LoaderTransform],
         epoch: int | None = None,
     ) -> None:
         self._images, self._rows, self._places = images, rows, places
-        self._transform, self._epoch = transform, epoch
+        self._views, self._epoch = views, epoch
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, number: int) -> tuple[Tensor, int, int]:
+    def __getitem__(self, number: int) -> tuple[list[Tensor], int, int]:
         row, place = int(self._rows[number]), int(self._places[number])
         image = self._images.image(row)
         if self._epoch is None:
-            return self._transform.clean(image), row, place
-        return self._transform(image, place, self._epoch), row, place
+            return [view.clean(image) for view in self._views], row, place
+        epoch = self._epoch
+        return [view(image, place, epoch) for view in self._views], row, place
 
 
 def make_feed(
@@ -181,6 +192,7 @@ def make_feed(
     seed: int,
     device: torch.device,
     mixing: str | None = None,
+    second: Sequence[str] = (),
     workers: int | None = None,
     backbone: nn.Module | None = None,
 ) -> Feed:
@@ -198,6 +210,8 @@ def make_feed(
         Where batches are wanted.
     mixing : {"mixup", "cutmix", "mixup-cutmix"}, optional
         How images of a batch are mixed.
+    second : sequence of str
+        What happens to an image in its second view; empty where there is none.
     workers : int, optional
         Processes that read files.
     backbone : nn.Module, optional
@@ -220,12 +234,25 @@ def make_feed(
     >>> next(feed.clean(images)).shape
     torch.Size([2, 3, 32, 32])
     """
+    # Of a seed of its own: two views of an image have nothing in common but the image.
+    seeds = {"first": seed, "second": derived_seed(seed, "second view")}
+    names = {"first": augment, "second": second} if second else {"first": augment}
     if images.pixels is None:
         inputs = getattr(backbone, "input_spec", InputSpec())
-        transform = make_loader_transform(augment, inputs, seed=seed)
-        return LoaderFeed(images, transform, device, workers, mixing, seed)
+        read = {
+            view: make_loader_transform(names[view], inputs, seed=seeds[view]) for view in names
+        }
+        return LoaderFeed(
+            images, read["first"], device, workers, mixing, seed, second=read.get("second")
+        )
     height, width = images.pixels.shape[2:]
-    resident = make_augment(
-        augment, size=(height, width), seed=seed, channels_last=device.type == "cuda"
-    )
-    return ResidentFeed(images, resident.to(device), mixing, seed)
+    made = {
+        view: make_augment(
+            names[view],
+            size=(height, width),
+            seed=seeds[view],
+            channels_last=device.type == "cuda",
+        ).to(device)
+        for view in names
+    }
+    return ResidentFeed(images, made["first"], mixing, seed, second=made.get("second"))

@@ -24,6 +24,7 @@ from protail.training.captured import CapturedDriver
 from protail.training.constraints import head_constraint
 from protail.training.fabric import FabricDriver
 from protail.training.feeds import RowBatch
+from protail.training.frozen import FrozenFeatures
 from protail.training.inference import autocast, for_network
 from protail.training.loader import make_feed
 from protail.training.loop import Driver, History, Steps, diverged, training_steps
@@ -84,6 +85,11 @@ class RepresentationTraining:
         batch.
     compiled : bool
         Whether to compile the network first; worth it for long trainings on a GPU.
+    start : Method, optional
+        What an earlier phase has learned: its backbone, and its head where that is of the same
+        kind, are where this one begins.
+    stage : str
+        What the phase is called; others draw other images.
 
     Attributes
     ----------
@@ -101,19 +107,24 @@ class RepresentationTraining:
         captured: bool = False,
         fabric: Fabric | None = None,
         compiled: bool = False,
+        start: Method | None = None,
+        stage: str = "representation",
     ) -> None:
         self.settings = settings
         self.device = device
         self.seed = seed
         self.method = build_method(settings, data.train.profile.counts, seed).to(device)
+        if start is not None:
+            _take_over(self.method, start)
         if device.type == "cuda":
             self.method.to(memory_format=torch.channels_last)
         self._max_norm = head_constraint(self.method.head, settings.max_norm)
         self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
         rank, world_size = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
         self._rank, self._captured = rank, captured and fabric is None
+        self._data, self._stage = data, stage
         # Stage 2 draws by the seed itself, and must not see again what stage 1 has seen.
-        self._stream_seed = derived_seed(seed, "representation")
+        self._stream_seed = derived_seed(seed, stage)
         self._sampler = make_sampler(
             settings.sampler,
             data.train.labels,
@@ -129,10 +140,12 @@ class RepresentationTraining:
             seed=self._stream_seed,
             device=device,
             mixing="-".join(_mixing(settings)) or None,
+            second=settings.second_view,
             backbone=self.method.backbone,
         )
         self._check_images(data)
-        self.optimizer = make_optimizer(self.method.parameters(), settings, device)
+        learning = [each for each in self.method.parameters() if each.requires_grad]
+        self.optimizer = make_optimizer(learning, settings, device)
         self._forward: Callable[..., Tensor] = (
             torch.compile(self.method, dynamic=False) if compiled else self.method
         )
@@ -181,7 +194,7 @@ class RepresentationTraining:
         """
         self.method.train()
         for epoch in range(first_epoch, self.settings.epochs):
-            self.method.on_epoch(epoch)
+            self._begin_epoch(epoch)
             history = yield from self._epoch_steps(epoch)
             if diverged(history):
                 raise DivergenceError(
@@ -192,6 +205,13 @@ class RepresentationTraining:
                 after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
         return self.evaluated
 
+    def _begin_epoch(self, epoch: int) -> None:
+        self.method.on_epoch(epoch)
+        if self.method.wants_features:
+            frozen = FrozenFeatures(self.method.backbone, self._data, self.device)
+            features = frozen.of(self._data.train, self.settings.precision)
+            self.method.on_features(features, self.feed.labels)
+
     def _epoch_steps(self, epoch: int) -> Steps[History]:
         steps = training_steps(
             self._driver,
@@ -201,7 +221,8 @@ class RepresentationTraining:
             record_every=self.n_steps + 1,
             start=epoch * self.steps_an_epoch,
         )
-        seed = derived_seed(self.seed, "network", epoch, self._rank)
+        purpose = "network" if self._stage == "representation" else f"network of {self._stage}"
+        seed = derived_seed(self.seed, purpose, epoch, self._rank)
         if not self._captured:
             return with_own_generators(steps, seed, self.device)
         # A graph is tied to the generator it was recorded with.
@@ -226,6 +247,8 @@ class RepresentationTraining:
     def _loss(self, rows: RowBatch) -> Tensor:
         batch = self.feed(rows)
         batch = batch._replace(images=for_network(batch.images))
+        if batch.second is not None:
+            batch = batch._replace(second=for_network(batch.second))
         with autocast(self.device, self.settings.precision):
             return self._forward(batch)
 
@@ -273,6 +296,12 @@ def build_method(
     return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
 
 
+def _take_over(method: Method, start: Method) -> None:
+    method.backbone.load_state_dict(start.backbone.state_dict())
+    if type(method.head) is type(start.head):
+        method.head.load_state_dict(start.head.state_dict())
+
+
 def _mixing(settings: RepresentationSettings) -> dict[str, float]:
     kinds = {"mixup": settings.mixup, "cutmix": settings.cutmix}
     return {kind: alpha for kind, alpha in kinds.items() if alpha}
@@ -301,5 +330,4 @@ def make_schedule(settings: RepresentationSettings | ClassifierSettings) -> Sche
     }
     if settings.schedule not in shapes:
         raise ValueError(unknown_name("schedule", settings.schedule, shapes))
-    rise = getattr(settings, "warm_up_epochs", 0.0)
-    return warm_up(shapes[settings.schedule], rise / max(settings.epochs, 1))
+    return warm_up(shapes[settings.schedule], settings.warm_up_epochs / max(settings.epochs, 1))

@@ -45,6 +45,8 @@ class RepresentationSettings:
         What the sampler takes.
     augment : tuple of str
         What happens to an image, in this order.
+    second_view : tuple of str
+        For methods that compare two views of an image: what happens to it in the second one.
     mixup, cutmix : float
         Alpha of the Beta distribution of the shares; 0 mixes nothing. With both, each step
         takes one of them, with a share of its own distribution.
@@ -77,6 +79,7 @@ class RepresentationSettings:
     sampler: str = "instance"
     sampler_options: dict[str, Any] = field(default_factory=dict)
     augment: tuple[str, ...] = ("crop", "flip")
+    second_view: tuple[str, ...] = ()
     mixup: float = 0.0
     cutmix: float = 0.0
     max_norm: float = 0.0
@@ -94,6 +97,8 @@ class ClassifierSettings:
         Names of the head and the loss.
     head_options, loss_options : dict
         What they take.
+    start : {"new", "representation"}
+        Whether the head is a new one, or begins with the one that stage 1 has learned.
     centroids : {"clean", "augmented"} or None
         Where prototypes start: at the means of clean features, or of the augmented ones of the
         first epoch's stream; None for heads that start otherwise.
@@ -106,6 +111,13 @@ class ClassifierSettings:
     temperature_lr, temperature_weight_decay : float
         The same for temperatures.
     max_norm : float
+        As in stage 1.
+    max_norm_part : float or None
+        The same by what the rows are at the beginning: 0 allows the length of the shortest, 1
+        that of the longest, and so on between; None lets them be.
+    max_norm_every : {"step", "epoch"}
+        When rows that are too long are made shorter.
+    warm_up_epochs : float
         As in stage 1.
     schedule : {"cosine", "steps", "constant"}
         How the rate falls.
@@ -125,6 +137,7 @@ class ClassifierSettings:
     head_options: dict[str, Any] = field(default_factory=dict)
     loss: str = "logit-adjusted"
     loss_options: dict[str, Any] = field(default_factory=dict)
+    start: Literal["new", "representation"] = "new"
     centroids: Centroids | None = "augmented"
     epochs: int = 1
     max_steps: int | None = None
@@ -136,8 +149,11 @@ class ClassifierSettings:
     temperature_lr: float = 0.005
     temperature_weight_decay: float = 0.0
     max_norm: float = 0.0
+    max_norm_part: float | None = None
+    max_norm_every: Literal["step", "epoch"] = "step"
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
     drops: tuple[tuple[float, float], ...] = ()
+    warm_up_epochs: float = 0.0
     sampler: str = "class-balanced"
     sampler_options: dict[str, Any] = field(default_factory=lambda: {"run": 4})
     augment: tuple[str, ...] = ("crop", "flip", "autoaugment", "cutout")
