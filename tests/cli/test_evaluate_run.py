@@ -69,7 +69,9 @@ def test_the_table(protail, run):
 def test_one_way_only(protail, run, option, mode):
     ended = protail("evaluate", "run", "--dataset", "draw.zip", "--device", "cpu", option, "--json")
     recorded = Run.open(run).evaluation()
-    wanted = {stage: {mode: scores[mode]} for stage, scores in recorded.items()}
+    wanted = {
+        stage: {key: scores[key] for key in (mode, "cost")} for stage, scores in recorded.items()
+    }
     assert ended.json["evaluation"] == wanted
 
 

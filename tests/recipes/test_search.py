@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from protail.data.sets import ImageSet
-from protail.recipes import Recipe, _search_work, stage_one, load_recipe
+from protail.recipes import Recipe, _search_work, load_recipe, stage_one
 from protail.recipes.running import Options
 from protail.recipes.search import Search, SearchResult, read_searched_keys, run_search
 from protail.training import classifier

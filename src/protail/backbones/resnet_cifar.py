@@ -66,28 +66,126 @@ class CifarResNet(nn.Sequential):
         fan: Literal["fan_in", "fan_out"],
         in_channels: int = 3,
     ) -> None:
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
-        parts["conv1"] = _convolution(in_channels, widths[0])
-        parts["bn1"] = nn.BatchNorm2d(widths[0])
-        parts["relu"] = nn.ReLU(inplace=True)
+        parts = stem(in_channels, widths[0])
         n_in = widths[0]
-        for stage, (n_blocks, width) in enumerate(zip(blocks, widths, strict=True), start=1):
-            strides = [1 if stage == 1 else 2] + [1] * (n_blocks - 1)
-            inputs = [n_in] + [width] * (n_blocks - 1)
-            parts[f"layer{stage}"] = nn.Sequential(
-                *(
-                    _Block(n, width, stride, learned_shortcut=learned_shortcuts)
-                    for n, stride in zip(inputs, strides, strict=True)
-                )
+        for number, (n_blocks, width) in enumerate(zip(blocks, widths, strict=True), start=1):
+            parts[f"layer{number}"] = stage(
+                n_in,
+                width,
+                n_blocks,
+                stride=1 if number == 1 else 2,
+                learned_shortcut=learned_shortcuts,
             )
             n_in = width
-        parts["pool"] = nn.AdaptiveAvgPool2d(1)
-        parts["flatten"] = nn.Flatten()
-        super().__init__(parts)
+        super().__init__(parts | pooling())
         self.n_features = n_in
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
+        start_he_normal(self, fan)
+
+
+def stem(in_channels: int, width: int) -> OrderedDict[str, nn.Module]:
+    """Make what comes before the first stage: a 3x3 convolution, batch norm, ReLU.
+
+    Parameters
+    ----------
+    in_channels : int
+        Channels of the images.
+    width : int
+        Channels of the first stage.
+
+    Returns
+    -------
+    OrderedDict of str to nn.Module
+        By the names that checkpoints have.
+
+    Examples
+    --------
+    >>> from protail.backbones.resnet_cifar import stem
+    >>> list(stem(3, 16))
+    ['conv1', 'bn1', 'relu']
+    """
+    return OrderedDict(
+        conv1=_convolution(in_channels, width),
+        bn1=nn.BatchNorm2d(width),
+        relu=nn.ReLU(inplace=True),
+    )
+
+
+def stage(
+    n_in: int, width: int, n_blocks: int, *, stride: int, learned_shortcut: bool
+) -> nn.Sequential:
+    """Make a stage: blocks one after the other, the first of which may change the shape.
+
+    Parameters
+    ----------
+    n_in, width : int
+        Channels that come in, and that go out.
+    n_blocks : int
+        How many blocks.
+    stride : int
+        By what the first divides height and width.
+    learned_shortcut : bool
+        As ``learned_shortcuts`` of `CifarResNet`.
+
+    Returns
+    -------
+    nn.Sequential
+        The blocks.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.backbones.resnet_cifar import stage
+    >>> half = stage(4, 6, 2, stride=2, learned_shortcut=False)
+    >>> half(torch.zeros(1, 4, 8, 8)).shape
+    torch.Size([1, 6, 4, 4])
+    """
+    first = _Block(n_in, width, stride, learned_shortcut=learned_shortcut)
+    others = (
+        _Block(width, width, 1, learned_shortcut=learned_shortcut) for _ in range(n_blocks - 1)
+    )
+    return nn.Sequential(first, *others)
+
+
+def pooling() -> OrderedDict[str, nn.Module]:
+    """Make what comes after the last stage: the mean over height and width.
+
+    Returns
+    -------
+    OrderedDict of str to nn.Module
+        Nothing in it learns.
+
+    Examples
+    --------
+    >>> from protail.backbones.resnet_cifar import pooling
+    >>> list(pooling())
+    ['pool', 'flatten']
+    """
+    return OrderedDict(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+
+
+def start_he_normal(network: nn.Module, fan: Literal["fan_in", "fan_out"]) -> None:
+    """Draw the weights of every convolution anew, He-normal.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Changed in place.
+    fan : {"fan_in", "fan_out"}
+        Which side of a convolution keeps unit variance.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.backbones.resnet_cifar import stage, start_he_normal
+    >>> _ = torch.manual_seed(0)
+    >>> blocks = stage(64, 64, 1, stride=1, learned_shortcut=False)
+    >>> start_he_normal(blocks, "fan_in")
+    >>> round(blocks[0].conv1.weight.var().item() * 64 * 9, 1)
+    2.0
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
 
 
 class _Block(nn.Module):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Mapping[str, Any]]
 
+COST = "cost"
 _MODES = {"plain": "{}", "mirrored": "{} (mirrored)"}
 _SCORES = ("all", "many", "medium", "few")
 
@@ -47,7 +48,7 @@ def chosen(record: Record, mirrored: bool | None) -> dict[str, dict[str, Any]]:
             "them as x_test_mirror. Leave it out."
         )
     return {
-        stage: {mode: scores[mode] for mode in modes if mode in scores}
+        stage: {mode: scores[mode] for mode in (*modes, COST) if mode in scores}
         for stage, scores in record.items()
     }
 
@@ -72,6 +73,9 @@ def show_scores(voice: Voice, runs: Mapping[str, Record]) -> None:
         for label, evaluation in evaluations.items()
     }
     voice.show(results_table(labelled))
+    for words in dict.fromkeys(_cost_words(record) for record in runs.values()):
+        if words:
+            voice.show(words)
     if not lonely:
         voice.show(f"mean ± standard deviation of {len(rows)} runs:")
         voice.show(_summary_table(summary(runs.values())))
@@ -116,7 +120,27 @@ def _labelled(record: Record) -> dict[str, Any]:
         _MODES[mode].format(stage): scores
         for stage, modes in record.items()
         for mode, scores in modes.items()
+        if mode != COST
     }
+
+
+def _cost_words(record: Record) -> str:
+    """Say what an image costs, once where all stages cost the same."""
+    costs = {
+        stage: f"{modes[COST]['gflops']:.3g} GFLOPs" + _experts_words(modes[COST])
+        for stage, modes in record.items()
+        if COST in modes
+    }
+    if not costs:
+        return ""
+    each = ", ".join(f"{stage} {cost}" for stage, cost in costs.items())
+    one = next(iter(costs.values()))
+    return f"An image costs {one if len(set(costs.values())) == 1 else each}."
+
+
+def _experts_words(cost: Mapping[str, float]) -> str:
+    used = cost.get("experts_used")
+    return "" if used is None else f" ({used:.2f} experts, the mean over the test images)"
 
 
 def _evaluations(record: Record) -> dict[str, Evaluation]:

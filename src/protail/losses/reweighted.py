@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from protail.losses._batch import checked_batch
 from protail.profile import ClassProfile, host_array
 
 
@@ -46,18 +47,100 @@ def class_balanced_weights(
     return np.asarray(weights / weights.mean())
 
 
-class ReweightedCrossEntropy(nn.Module):
-    """Average the cross-entropy over a batch, from some epoch on weighted by class.
+class WeightedCrossEntropy(nn.Module):
+    """Average the cross-entropy over a batch, weighted by class, from some epoch on.
 
     A weighted average is divided by the sum of its weights. The weights lie in a buffer that
     changes in place, so a CUDA graph sees them.
 
     Parameters
     ----------
+    balanced : array-like of float, shape (n_classes,)
+        What each class counts from that epoch on.
+    reweight_from : int or None, default=0
+        The first epoch with weights, counted from 0; None for never.
+    label_smoothing : float, default=0
+        As in `torch.nn.CrossEntropyLoss`.
+
+    Attributes
+    ----------
+    weights : Tensor, shape (n_classes,)
+        What each class counts now.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.losses.reweighted import WeightedCrossEntropy
+    >>> loss = WeightedCrossEntropy([1.0, 3.0])
+    >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> loss(logits, torch.tensor([0, 1]))  # (0.3133 + 3 * 1.3133) / 4
+    tensor(1.0633)
+    """
+
+    weights: Tensor
+    balanced: Tensor
+
+    def __init__(
+        self,
+        balanced: ArrayLike,
+        reweight_from: int | None = 0,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if reweight_from is not None and reweight_from < 0:
+            raise ValueError(f"reweight_from={reweight_from!r}; expected an epoch, from 0 on.")
+        self.reweight_from = reweight_from
+        self.label_smoothing = label_smoothing
+        self.register_buffer("balanced", torch.tensor(np.asarray(balanced), dtype=torch.float32))
+        self.register_buffer("weights", torch.ones_like(self.balanced))
+        self.on_epoch(0)
+
+    def on_epoch(self, epoch: int) -> None:
+        """Set the weights of an epoch, in place.
+
+        Parameters
+        ----------
+        epoch : int
+            Which epoch begins, from 0.
+        """
+        if self.reweight_from is not None and epoch >= self.reweight_from:
+            self.weights.copy_(self.balanced)
+        else:
+            self.weights.fill_(1.0)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Compute the loss of a batch.
+
+        Parameters
+        ----------
+        logits : Tensor, shape (batch, n_classes)
+            float16 and bfloat16 are summed in float32.
+        target : Tensor of int, shape (batch,)
+            The class code of every row.
+
+        Returns
+        -------
+        Tensor, shape ()
+            The weighted mean over the batch.
+        """
+        logits_bc, target_b = checked_batch(logits, target, len(self.weights))
+        return cross_entropy(
+            logits_bc,
+            target_b,
+            self.weights.to(logits_bc.dtype),
+            label_smoothing=self.label_smoothing,
+        )
+
+
+class ReweightedCrossEntropy(WeightedCrossEntropy):
+    """Average the cross-entropy over a batch, from some epoch on weighted by effective numbers.
+
+    Parameters
+    ----------
     counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
         Training rows of every class, none of them 0.
-    reweight_from : int
-        The first epoch with weights, counted from 0.
+    reweight_from : int or None
+        The first epoch with weights, counted from 0; None for never.
     beta : float, default=0.9999
         As in `class_balanced_weights`.
     label_smoothing : float, default=0
@@ -79,60 +162,14 @@ class ReweightedCrossEntropy(nn.Module):
     tensor([1.2727, 0.7273])
     """
 
-    weights: Tensor
-    balanced: Tensor
-
     def __init__(
         self,
         counts: ArrayLike | Tensor | ClassProfile,
-        reweight_from: int,
+        reweight_from: int | None,
         beta: float = 0.9999,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__()
-        if reweight_from < 0:
-            raise ValueError(f"reweight_from={reweight_from!r}; expected an epoch, from 0 on.")
-        self.reweight_from = reweight_from
-        self.label_smoothing = label_smoothing
-        balanced = torch.from_numpy(class_balanced_weights(counts, beta)).float()
-        self.register_buffer("balanced", balanced)
-        self.register_buffer("weights", torch.ones_like(balanced))
-
-    def on_epoch(self, epoch: int) -> None:
-        """Set the weights of an epoch, in place.
-
-        Parameters
-        ----------
-        epoch : int
-            Which epoch begins, from 0.
-        """
-        if epoch >= self.reweight_from:
-            self.weights.copy_(self.balanced)
-        else:
-            self.weights.fill_(1.0)
-
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss of a batch.
-
-        Parameters
-        ----------
-        logits : Tensor, shape (batch, n_classes)
-            float16 and bfloat16 are summed in float32.
-        target : Tensor of int, shape (batch,)
-            The class code of every row.
-
-        Returns
-        -------
-        Tensor, shape ()
-            The weighted mean over the batch.
-        """
-        precision = torch.promote_types(logits.dtype, torch.float32)
-        return cross_entropy(
-            logits.to(precision),
-            target.long(),
-            self.weights.to(precision),
-            label_smoothing=self.label_smoothing,
-        )
+        super().__init__(class_balanced_weights(counts, beta), reweight_from, label_smoothing)
 
 
 def begin_epoch(loss: nn.Module, epoch: int) -> None:

@@ -98,7 +98,23 @@ class Method(nn.Module):
         Tensor, shape ()
             The loss; of mixed images, of both classes in their shares.
         """
-        logits = self.logits(batch.images)
+        return self.loss_of(self.logits(batch.images), batch)
+
+    def loss_of(self, logits: Tensor, batch: ImageBatch) -> Tensor:
+        """Give the loss of logits of a batch.
+
+        Parameters
+        ----------
+        logits : Tensor, shape (batch, n_classes)
+            Of its images.
+        batch : ImageBatch
+            Knows their classes.
+
+        Returns
+        -------
+        Tensor, shape ()
+            The loss; of mixed images, of both classes in their shares.
+        """
         loss: Tensor = self.loss(logits, batch.labels)
         if batch.other is None or batch.share is None:
             return loss

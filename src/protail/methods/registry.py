@@ -15,11 +15,16 @@ Kind = TypeVar("Kind", bound=Callable[..., Method])
 METHODS: Registry[Method] = Registry(
     "method", given=["backbone", "head", "loss", "counts"], package="protail.methods"
 )
-METHODS.register("standard", views=1, heads=(), losses=())(Method)
+METHODS.register("standard", views=1, heads=(), losses=(), mixes=True)(Method)
 
 
 def register_method(
-    name: str, *, views: int = 1, heads: Sequence[str] = (), losses: Sequence[str] = ()
+    name: str,
+    *,
+    views: int = 1,
+    heads: Sequence[str] = (),
+    losses: Sequence[str] = (),
+    mixes: bool = True,
 ) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
 
@@ -31,6 +36,8 @@ def register_method(
         How many augmented views of each image a step needs; the second is ``batch.second``.
     heads, losses : sequence of str
         The heads and losses it can work with; empty for any.
+    mixes : bool
+        Whether it can learn from mixtures of images.
 
     Returns
     -------
@@ -50,7 +57,8 @@ def register_method(
     >>> type(make_method("halved", *parts, [3, 1])).__name__
     'Halved'
     """
-    return METHODS.register(name, views=views, heads=tuple(heads), losses=tuple(losses))
+    needs = {"views": views, "heads": tuple(heads), "losses": tuple(losses), "mixes": mixes}
+    return METHODS.register(name, **needs)
 
 
 def make_method(

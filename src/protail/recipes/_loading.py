@@ -127,6 +127,8 @@ def _base(extended: Any, stage: str, file: Path, place: Place, readers: tuple[Pa
         recipe = _load(near, readers)
     except RecipeError as error:
         raise place.error(f"{place.key} = {extended!r}: {error}") from None
-    if stage not in recipe.stages:
-        raise place.unexpected(extended, f"a recipe that has a {stage} stage")
-    return getattr(recipe, stage)
+    # What begins a stage 1 is the whole of another.
+    taken = "representation" if stage == "pretraining" else stage
+    if taken not in recipe.stages:
+        raise place.unexpected(extended, f"a recipe that has a {taken} stage")
+    return getattr(recipe, taken)

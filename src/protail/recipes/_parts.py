@@ -10,6 +10,7 @@ from torch import nn
 
 from protail._registry import Option, Registry
 from protail.data.samplers import _SAMPLERS
+from protail.heads.linear import LinearHead
 from protail.heads.registry import HEADS
 from protail.losses.registry import LOSSES
 from protail.methods.registry import METHODS
@@ -33,7 +34,7 @@ _backbone = nn.Flatten()
 _backbone.n_features = 2  # type: ignore[assignment]
 
 PARTS = {
-    "method": Part(METHODS, (_backbone, nn.Linear(2, 2), nn.CrossEntropyLoss(), [2, 1])),
+    "method": Part(METHODS, (_backbone, LinearHead(2, 2), nn.CrossEntropyLoss(), [2, 1])),
     # So many features can be shared by any small number of experts.
     "head": Part(HEADS, (2, 420)),
     "loss": Part(LOSSES, ([2, 1],)),

@@ -151,7 +151,8 @@ def _options_of(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_views(settings: RepresentationSettings, place: Place) -> None:
-    views = PARTS["method"].registry.needs(settings.method).get("views", 1)
+    needs = PARTS["method"].registry.needs(settings.method)
+    views = needs.get("views", 1)
     _check_augment(settings.second_view, place.at("second_view"))
     if views == 2 and not settings.second_view:
         raise place.at("second_view").unexpected(
@@ -161,10 +162,10 @@ def _check_views(settings: RepresentationSettings, place: Place) -> None:
         raise place.at("second_view").unexpected(
             list(settings.second_view), f"none: method {settings.method!r} looks at one view"
         )
-    if views == 2 and (settings.mixup or settings.cutmix):
+    if not needs.get("mixes", True) and (settings.mixup or settings.cutmix):
         raise place.at("mixup" if settings.mixup else "cutmix").unexpected(
             settings.mixup or settings.cutmix,
-            f"0: method {settings.method!r} compares views of one image, not of mixtures",
+            f"0: method {settings.method!r} cannot learn from mixtures of images",
         )
 
 
@@ -194,6 +195,11 @@ def _check_reweighting(settings: Settings, place: Place) -> None:
     if first is not None and 0 < settings.epochs <= first:
         raise place.at("reweight_from").unexpected(
             first, f"fewer than epochs, which is {settings.epochs}: the first one has number 0"
+        )
+    of_method = getattr(settings, "method_options", {}).get("reweight_from")
+    if None not in (first, of_method) and first != of_method:
+        raise place.at("method_options.reweight_from").unexpected(
+            of_method, f"{first}, from which on the loss has its weights"
         )
 
 
@@ -251,12 +257,22 @@ def check_stages(
             raise place.at("pretraining.backbone").unexpected(
                 pretraining.backbone, f"{representation.backbone!r}, that of the representation"
             )
-    if classifier is None or representation is None or classifier.start == "new":
+    if classifier is None or representation is None:
         return
     head = classifier.head
-    fitting = PARTS["head"].registry.needs(head).get("builds_on", ()) or (head,)
-    if representation.head not in fitting:
+    fitting = PARTS["head"].registry.needs(head).get("builds_on", ())
+    if "experts" in classifier.head_options:
+        fitting = ("experts",)
+    elif classifier.start == "representation" and not fitting:
+        fitting = (head,)
+    if fitting and representation.head not in fitting:
         raise place.at("representation.head").unexpected(
             representation.head,
             f"{' or '.join(map(repr, fitting))}, which the classifier's head {head!r} begins with",
         )
+    for option in ("experts", "scale") if "experts" in fitting else ():
+        first, second = (stage.head_options.get(option) for stage in (representation, classifier))
+        if second is not None and first != second:
+            raise place.at(f"classifier.{option}").unexpected(
+                second, f"{first!r}, as the head of the representation has"
+            )

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from protail.backbones.cost import gflops, gflops_with
 from protail.data.sets import DataSet, FeatureData
 from protail.evaluation import Evaluation
+from protail.heads.routed_experts import RoutedExpertsHead
 from protail.methods import Method
 from protail.recipes.jobs import Job, Options
 from protail.training.classifier import learn_heads
@@ -98,15 +100,28 @@ def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[s
     Returns
     -------
     dict
-        By stage, "plain" and, where there are mirror images, "mirrored".
+        By stage, "plain" and, where there are mirror images, "mirrored"; where there is a backbone
+        also "cost", what an image takes: ``gflops`` and, where a gate chooses among experts,
+        ``experts_used``, the mean over the test images.
     """
-    return {
-        stage: {
+    record: dict[str, Any] = {}
+    for stage, head in heads.items():
+        record[stage] = {
             view: judge(logits, features).to_dict()
             for view, logits in logits_of_test(head, features).items()
         }
-        for stage, head in heads.items()
-    }
+        if isinstance(features, FrozenFeatures):
+            record[stage]["cost"] = _cost(head, features)
+    return record
+
+
+def _cost(head: nn.Module, features: FrozenFeatures) -> dict[str, float]:
+    backbone, size = features.backbone, features.image_size
+    if not isinstance(head, RoutedExpertsHead):
+        return {"gflops": gflops(backbone, size)}
+    with inferring(head):
+        used = float(head.experts_used(features.test()).double().mean())
+    return {"gflops": gflops_with(backbone, used, size), "experts_used": used}
 
 
 def logits_of_test(head: nn.Module, features: Features) -> dict[str, Tensor]:

@@ -124,6 +124,14 @@ class FrozenFeatures:
             self._drifted[key] = _DriftedFeatures(self, settings, seed)
         return self._drifted[key]
 
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of an image as the backbone gets it."""
+        one = self._data.test.subset([0])
+        feed = make_feed(one, (), seed=0, device=self.device, backbone=self.backbone)
+        height, width = next(feed.clean(one)).shape[2:]
+        return height, width
+
     def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
         """Give features and labels of the training images as they are."""
         key = {**self._identity, "stream": "clean", "precision": precision}

@@ -53,16 +53,15 @@ def representation_steps(
     last = list(phases)[-1]
     for name, settings in phases.items():
         n_done = max(0, done - epochs_before)
-        epochs_before += settings.epochs
-        # What an earlier phase has learned is part of a later one that was begun.
-        if n_done > settings.epochs and name != last:
-            continue
         training = make(name, settings, method)
-        if n_done and restore is not None:
-            restore(training)
-        tell = _counted_on(training, epochs_before - settings.epochs, steps_before, after_epoch)
+        # What an earlier phase has learned is part of a later one that was begun.
+        if n_done <= settings.epochs or name == last:
+            if n_done and restore is not None:
+                restore(training)
+            tell = _counted_on(training, epochs_before, steps_before, after_epoch)
+            method = yield from training.steps(n_done, tell)
+        epochs_before += settings.epochs
         steps_before += training.n_steps
-        method = yield from training.steps(n_done, tell)
     assert method is not None
     return method
 

@@ -113,9 +113,8 @@ class RepresentationTraining:
         self.settings = settings
         self.device = device
         self.seed = seed
-        self.method = build_method(settings, data.train.profile.counts, seed).to(device)
-        if start is not None:
-            _take_over(self.method, start)
+        counts = data.train.profile.counts
+        self.method = build_method(settings, counts, seed, start).to(device)
         if device.type == "cuda":
             self.method.to(memory_format=torch.channels_last)
         self._max_norm = head_constraint(self.method.head, settings.max_norm)
@@ -282,7 +281,10 @@ def _share_of_batch(batch_size: int, world_size: int) -> int:
 
 
 def build_method(
-    settings: RepresentationSettings, counts: np.ndarray[Any, Any], seed: int
+    settings: RepresentationSettings,
+    counts: np.ndarray[Any, Any],
+    seed: int,
+    start: Method | None = None,
 ) -> Method:
     """Build backbone, head and loss; same seed, same start."""
     with torch.random.fork_rng(devices=[]):
@@ -292,14 +294,24 @@ def build_method(
         )
         n_features = int(backbone.n_features)  # type: ignore[arg-type]
         head = make_head(settings.head, len(counts), n_features, **settings.head_options)
+        if start is not None:
+            # Before a method makes copies of them.
+            backbone.load_state_dict(start.backbone.state_dict())
+            if type(head) is type(start.head):
+                head.load_state_dict(start.head.state_dict())
+        _check_experts(settings, backbone, head)
         loss = make_loss(settings.loss, counts, **settings.loss_options)
-    return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
+        return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
 
 
-def _take_over(method: Method, start: Method) -> None:
-    method.backbone.load_state_dict(start.backbone.state_dict())
-    if type(method.head) is type(start.head):
-        method.head.load_state_dict(start.head.state_dict())
+def _check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
+    there, wanted = (getattr(each, "n_experts", None) for each in (backbone, head))
+    if wanted is not None and wanted != there:
+        has = "none" if there is None else there
+        raise ValueError(
+            f"head {settings.head!r} is for {wanted} experts, and backbone {settings.backbone!r} "
+            f"has {has}; expected as many, as in 'resnet32-{wanted}-experts'."
+        )
 
 
 def _mixing(settings: RepresentationSettings) -> dict[str, float]:

@@ -1,0 +1,95 @@
+"""The post-hoc adjusted head: the classifier of stage 1 less what the class counts gave it."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from protail.heads._frozen_linear import FrozenLinear
+from protail.heads.registry import register_head
+from protail.profile import ClassProfile, host_array
+
+
+@register_head("post-hoc-adjusted", builds_on=("linear",))
+class PostHocAdjustedHead(FrozenLinear):
+    """Subtract ``tau * log prior`` from the logits of stage 1.
+
+    Nothing learns here: there are no parameters.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector.
+    tau : float, default=1
+        Strength of the adjustment; 0 gives the logits of stage 1.
+
+    Attributes
+    ----------
+    log_prior : Tensor, shape (n_classes,)
+        The logarithm of every class's share in the training set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.heads.linear import LinearHead
+    >>> from protail.heads.post_hoc import PostHocAdjustedHead
+    >>> first, x = LinearHead(2, 3), torch.ones(1, 3)
+    >>> head = PostHocAdjustedHead(2, 3).build_on(first, [30, 10])
+    >>> (head(x) - first(x)).detach()  # -log(3/4) and -log(1/4)
+    tensor([[0.2877, 1.3863]])
+    """
+
+    log_prior: Tensor
+
+    def __init__(self, n_classes: int, n_features: int, *, tau: float = 1.0) -> None:
+        super().__init__(n_classes, n_features)
+        if not 0 <= tau < math.inf:
+            raise ValueError(f"tau={tau!r}; expected a finite number from 0 on, as in 1.0.")
+        self.tau = tau
+        self.register_buffer("log_prior", torch.zeros(n_classes))
+
+    def build_on(self, head: nn.Module, counts: ArrayLike | Tensor | ClassProfile) -> Self:
+        """Copy the weights of stage 1, and take the prior from the class counts.
+
+        Parameters
+        ----------
+        head : LinearHead
+            The head of stage 1, of as many classes and features.
+        counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+            Training rows of every class, none of them 0.
+
+        Returns
+        -------
+        PostHocAdjustedHead
+            This head.
+        """
+        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        log_prior = torch.from_numpy(profile.log_counts - math.log(profile.n_samples))
+        super().build_on(head, profile)
+        self.log_prior.copy_(log_prior)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the logits.
+
+        Parameters
+        ----------
+        x : Tensor
+            Feature vectors (batch, channels); brought to the precision of the weights.
+
+        Returns
+        -------
+        Tensor
+            (batch, classes).
+        """
+        return self.stage_1_logits(x) - self.tau * self.log_prior
+
+    def extra_repr(self) -> str:
+        """Show the options in ``repr``."""
+        return f"{super().extra_repr()}, tau={self.tau!r}"

@@ -1,0 +1,39 @@
+"""Cross-entropy weighted by the effective numbers of the classes, from the first epoch on."""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from protail.losses.registry import register_loss
+from protail.losses.reweighted import ReweightedCrossEntropy
+from protail.profile import ClassProfile
+
+
+@register_loss("class-balanced")
+class ClassBalancedLoss(ReweightedCrossEntropy):
+    """Average the cross-entropy over a batch, each class weighted by its effective number.
+
+    The weights are those of `class_balanced_weights`, and the average is divided by their sum.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class, none of them 0.
+    beta : float, default=0.9999
+        0 is plain cross-entropy; towards 1 a class counts as one over its rows.
+
+    Attributes
+    ----------
+    weights : Tensor, shape (n_classes,)
+        What each class counts.
+
+    Examples
+    --------
+    >>> from protail.losses.class_balanced import ClassBalancedLoss
+    >>> ClassBalancedLoss([1, 3], beta=0.5).weights
+    tensor([1.2727, 0.7273])
+    """
+
+    def __init__(self, counts: ArrayLike | Tensor | ClassProfile, *, beta: float = 0.9999) -> None:
+        super().__init__(counts, reweight_from=0, beta=beta)

@@ -1,0 +1,100 @@
+"""The loss of gates: whether a further expert would have helped."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from protail.heads.routed_experts import Routing
+from protail.losses.registry import Counts, register_loss
+
+
+@register_loss("routing", heads=("routed-experts",))
+class RoutingLoss(nn.Module):
+    """Average the binary cross-entropy of the gates over images and gates.
+
+    A gate should be open where the experts so far are wrong together and with some of the later
+    ones they would be right.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class; not needed.
+    positive_weight : float, default=100
+        How much more a gate counts that should be open, which few should.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.heads.routed_experts import Routing
+    >>> from protail.losses.routing import RoutingLoss
+    >>> # The first expert takes it for class 0, both together for class 1.
+    >>> running = torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])
+    >>> loss = RoutingLoss([3, 1], positive_weight=10.0)
+    >>> loss(Routing(torch.zeros(1, 1), running), torch.tensor([1]))  # 10 log 2
+    tensor(6.9315)
+    """
+
+    def __init__(self, counts: Counts, *, positive_weight: float = 100.0) -> None:
+        super().__init__()
+        if not 0 < positive_weight < float("inf"):
+            raise ValueError(f"positive_weight={positive_weight!r}; expected a number above 0.")
+        self.positive_weight = positive_weight
+
+    def forward(self, routing: Routing, target: Tensor) -> Tensor:
+        """Compute the loss of a batch.
+
+        Parameters
+        ----------
+        routing : Routing
+            What the head "routed-experts" gives in training mode.
+        target : Tensor of int, shape (batch,)
+            The class code of every row.
+
+        Returns
+        -------
+        Tensor, shape ()
+            The mean, in float32 or, for float64 gates, in float64.
+        """
+        if not isinstance(routing, Routing):
+            raise TypeError(
+                f"the loss 'routing' got a {type(routing).__name__}; expected what the head "
+                "'routed-experts' gives in training mode."
+            )
+        gates = routing.gates.to(torch.promote_types(routing.gates.dtype, torch.float32))
+        wanted = should_be_open(routing.running, target).to(gates.dtype)
+        weights = 1 + (self.positive_weight - 1) * wanted
+        return binary_cross_entropy_with_logits(gates, wanted, weights)
+
+    def extra_repr(self) -> str:
+        """Show the options in ``repr``."""
+        return f"positive_weight={self.positive_weight:g}"
+
+
+def should_be_open(running: Tensor, target: Tensor) -> Tensor:
+    """Say of each gate whether the experts so far are wrong and later ones set it right.
+
+    Parameters
+    ----------
+    running : Tensor, shape (batch, experts, classes)
+        Mean logits of the experts up to each.
+    target : Tensor of int, shape (batch,)
+        The class code of every row.
+
+    Returns
+    -------
+    Tensor of bool, shape (batch, experts - 1)
+        Of the gate after each expert but the last.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.losses.routing import should_be_open
+    >>> running = torch.tensor([[[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]])
+    >>> should_be_open(running, torch.tensor([0])), should_be_open(running, torch.tensor([1]))
+    (tensor([[True, True]]), tensor([[False, False]]))
+    """
+    right_be = running.argmax(2) == target[:, None]
+    later_be = [right_be[:, expert:].any(1) for expert in range(1, right_be.shape[1])]
+    return ~right_be[:, :-1] & torch.stack(later_be, dim=1)

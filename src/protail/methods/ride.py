@@ -1,0 +1,192 @@
+"""Experts that learn side by side and are kept from agreeing."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from protail.heads.experts import HeadPerExpert
+from protail.methods.method import Counts, ImageBatch, Method
+from protail.methods.registry import register_method
+from protail.profile import ClassProfile, host_array
+
+
+def class_temperatures(
+    counts: Counts, rho: float = 0.05, temperature: float = 1.0
+) -> NDArray[np.float64]:
+    """Give each class a temperature, the lower the rarer it is.
+
+    With the share ``pi_c`` of class c among all images and C classes, ``b_c = rho C pi_c + 1 -
+    rho``, and the temperature is ``temperature * b_c / max b``.
+
+    Parameters
+    ----------
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training images of every class.
+    rho : float, default=0.05
+        0 gives all classes the same, from 0 to below 1.
+    temperature : float, default=1
+        That of the most frequent class.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_classes,)
+        A temperature a class.
+
+    Examples
+    --------
+    >>> from protail.methods.ride import class_temperatures
+    >>> class_temperatures([3, 1], rho=0.5)  # b = 5/4 and 3/4
+    array([1. , 0.6])
+    """
+    if not 0 <= rho < 1:
+        raise ValueError(f"rho={rho!r}; expected from 0 to below 1, as in 0.05.")
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature={temperature!r}; expected a number above 0.")
+    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    shares = profile.counts / profile.counts.sum()
+    spread = rho * len(shares) * shares + 1 - rho
+    return np.asarray(temperature * spread / spread.max())
+
+
+@register_method("ride", heads=("experts",), losses=("ldam", "cross-entropy"))
+class RoutedDiverseExperts(Method):
+    """Add up the experts' losses, and take off how far they are from their mean.
+
+    Each expert has a loss of its own, on its own logits. What is taken off is the divergence of
+    its softmax from that of the mean logits, averaged over the batch, with a temperature for every
+    class: 1 at first, and from some epoch on the lower the rarer a class is, so that experts differ
+    there the most.
+
+    Parameters
+    ----------
+    backbone : nn.Module
+        Images to the experts' features, side by side.
+    head : HeadPerExpert
+        Features to logits, those of each expert and their mean.
+    loss : nn.Module
+        Logits and labels to a number, for each expert.
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training images of every class.
+    diversity : float, default=0.45
+        How much the divergence counts; below 1, because it has no bound.
+    rho : float, default=0.05
+        How far the temperatures of classes are apart, as in `class_temperatures`.
+    temperature : float, default=1
+        The highest of them.
+    reweight_from : int, default=160
+        The first epoch with temperatures by class, counted from 0.
+    pairwise : bool, default=False
+        Whether experts diverge from each other, as in the paper, or, as in its published code, from
+        their mean: ``KL(expert || other)``, averaged over the others, or ``mean(T)^2 KL(mean ||
+        expert)``, through which no gradient passes into the mean.
+
+    Attributes
+    ----------
+    temperatures : Tensor, shape (n_classes,)
+        Those of now; a buffer that changes in place.
+
+    References
+    ----------
+    Long-tailed Recognition by Routing Diverse Distribution-Aware Experts. ICLR 2021.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from protail.heads.experts import ExpertsHead
+    >>> from protail.methods import ImageBatch, make_method
+    >>> parts = nn.Flatten(), ExpertsHead(2, 12, experts=3), nn.CrossEntropyLoss()
+    >>> method = make_method("ride", *parts, [3, 1], rho=0.5, reweight_from=2)
+    >>> method(ImageBatch(torch.randn(4, 3, 2, 2), torch.tensor([0, 0, 0, 1]))).shape
+    torch.Size([])
+    >>> method.on_epoch(2)
+    >>> method.temperatures
+    tensor([1.0000, 0.6000])
+    """
+
+    temperatures: Tensor
+    later_temperatures: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        loss: nn.Module,
+        counts: Counts,
+        *,
+        diversity: float = 0.45,
+        rho: float = 0.05,
+        temperature: float = 1.0,
+        reweight_from: int = 160,
+        pairwise: bool = False,
+    ) -> None:
+        super().__init__(backbone, head, loss, counts)
+        if not 0 <= diversity < 1:
+            raise ValueError(f"diversity={diversity!r}; expected from 0 to below 1, as in 0.45.")
+        if reweight_from < 0:
+            raise ValueError(f"reweight_from={reweight_from!r}; expected an epoch, from 0 on.")
+        self.diversity = diversity
+        self.reweight_from = reweight_from
+        self.pairwise = pairwise
+        later = torch.from_numpy(class_temperatures(counts, rho, temperature)).float()
+        self.register_buffer("later_temperatures", later)
+        self.register_buffer("temperatures", torch.ones_like(later))
+
+    def on_epoch(self, epoch: int) -> None:
+        """Set the temperatures of an epoch, and what the loss sets, in place.
+
+        Parameters
+        ----------
+        epoch : int
+            Which epoch begins, from 0.
+        """
+        super().on_epoch(epoch)
+        if epoch >= self.reweight_from:
+            self.temperatures.copy_(self.later_temperatures)
+        else:
+            self.temperatures.fill_(1.0)
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Give the loss of a batch.
+
+        Parameters
+        ----------
+        batch : ImageBatch
+            What the step gets.
+
+        Returns
+        -------
+        Tensor, shape ()
+            The sum over experts; of mixed images, with both classes in their shares.
+        """
+        if not isinstance(self.head, HeadPerExpert):
+            raise TypeError(
+                f"head is a {type(self.head).__name__}; expected one with experts, such as "
+                "'experts'."
+            )
+        logits_ebc = self.head.expert_logits(self.features(batch.images))
+        logits_ebc = logits_ebc.to(torch.promote_types(logits_ebc.dtype, torch.float32))
+        losses = torch.stack([self.loss_of(logits_bc, batch) for logits_bc in logits_ebc])
+        return losses.sum() - self.diversity * self._divergence(logits_ebc)
+
+    def _divergence(self, logits_ebc: Tensor) -> Tensor:
+        """Add up over experts how far each is from the others, averaged over the batch."""
+        temperatures = self.temperatures.to(logits_ebc.dtype)
+        experts_ebc = log_softmax(logits_ebc / temperatures, dim=2)
+        n_experts, n_images, _ = logits_ebc.shape
+        if self.pairwise:
+            divergences = _divergence(experts_ebc[:, None], experts_ebc[None])
+            return divergences.sum() / (n_images * max(n_experts - 1, 1))
+        # Of all distributions this one is the least far from the experts: no gradient through it.
+        mean_bc = log_softmax(logits_ebc.mean(0) / temperatures, dim=1).detach()
+        divergences = _divergence(mean_bc, experts_ebc)
+        return temperatures.mean().square() * divergences.sum() / n_images
+
+
+def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Kullback and Leibler's, of p from q, over the last dimension."""
+    return (log_p.exp() * (log_p - log_q)).sum(-1)

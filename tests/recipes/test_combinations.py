@@ -1,0 +1,124 @@
+"""What does not go together is refused when a recipe is read, with the reason."""
+
+import re
+
+import pytest
+
+from protail.recipes import RecipeError, load_recipe
+
+WRONG = [
+    (
+        "paco",
+        {"representation.second_view": []},
+        "second_view = []; expected what makes the second view that method 'paco' needs",
+    ),
+    (
+        "paco",
+        {"representation.mixup": 0.2},
+        "mixup = 0.2; expected 0: method 'paco' cannot learn from mixtures",
+    ),
+    (
+        "dro-lt",
+        {"representation.cutmix": 1.0},
+        "cutmix = 1.0; expected 0: method 'dro-lt' cannot learn from mixtures",
+    ),
+    (
+        "wd",
+        {"representation.second_view": ["simclr"]},
+        "second_view = [\"simclr\"]; expected none: method 'standard' looks at one view",
+    ),
+    ("paco", {"representation.second_view": ["simcrl"]}, "simclr"),
+    (
+        "ldam",
+        {"representation.head": "linear"},
+        "head = \"linear\"; expected 'cosine' or 'experts' with loss 'ldam'",
+    ),
+    (
+        "ldam",
+        {"representation.head": "prototype"},
+        "expected 'cosine' or 'experts' with loss 'ldam'",
+    ),
+    (
+        "pc",
+        {"classifier.loss": "ldam"},
+        "head = \"prototype\"; expected 'cosine' or 'experts' with loss 'ldam'",
+    ),
+    (
+        "ldam",
+        {"representation.head_options.scale": 16.0},
+        "scale = 30.0; expected 16, the scale of head 'cosine'",
+    ),
+    ("ride", {"representation.head": "linear"}, "with loss 'ldam'"),
+    ("ride", {"representation.method": "paco"}, "with method 'paco'"),
+    (
+        "paco",
+        {"representation.loss": "focal"},
+        "loss = \"focal\"; expected 'cross-entropy' with method 'paco'",
+    ),
+    (
+        "ride",
+        {"classifier.loss": "cross-entropy"},
+        "loss = \"cross-entropy\"; expected 'routing' with head 'routed-experts'",
+    ),
+    ("pc", {"classifier.loss": "routing"}, "expected 'routed-experts' with loss 'routing'"),
+    (
+        "ride",
+        {"classifier.experts": 2},
+        "classifier.experts = 2; expected 3, as the head of the representation has",
+    ),
+    (
+        "ride",
+        {"representation.method_options.reweight_from": 100},
+        "reweight_from = 100; expected 160, from which on the loss has its weights",
+    ),
+    (
+        "lws",
+        {"classifier.start": "new"},
+        'start = "new"; expected "representation": head \'scaled\' is built on the one of stage 1',
+    ),
+    (
+        "pc",
+        {"classifier.start": "representation"},
+        "expected \"new\": head 'prototype' cannot begin with the one of stage 1",
+    ),
+    (
+        "tau-norm",
+        {"classifier.epochs": 1},
+        "epochs = 1; expected 0: head 'tau-normalized' learns nothing",
+    ),
+    ("wd-max", {"classifier.max_norm": 1.0}, "one of max_norm and max_norm_part, not both"),
+    (
+        "pc",
+        {"classifier.max_norm_part": 0.1},
+        "expected \"none\": head 'prototype' has no rows of weights",
+    ),
+    (
+        "dro-lt",
+        {"pretraining.backbone": "resnet34-cifar"},
+        "\"resnet34-cifar\"; expected 'resnet32', that of the representation",
+    ),
+    (
+        "ldam/lws",
+        {},
+        "expected 'linear', which the classifier's head 'scaled' begins with",
+    ),
+    ("wd/ride", {}, "representation.head = \"linear\"; expected 'experts'"),
+    ("wd/ride-pc", {}, "representation.head = \"linear\"; expected 'experts'"),
+    ("ride/wd-max", {}, "representation.head = \"experts\"; expected 'linear'"),
+    ("ride-2-experts/ride-pc", {}, "classifier.experts = 3; expected 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), WRONG, ids=[f"{n} {c}" for n, c, _ in WRONG])
+def test_it_is_refused_with_the_reason(name, changes, words):
+    with pytest.raises(RecipeError, match=re.escape(words)) as told:
+        load_recipe(name).with_overrides(changes)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("first", ["ce-resnet32", "dro-lt", "wd"])
+@pytest.mark.parametrize("second", ["crt", "wd-max", "pc-cdt-la"])
+def test_the_combinations_of_table_3_are_recipes(first, second):
+    recipe = load_recipe(f"{first}/{second}")
+    assert recipe.phases == load_recipe(first).phases
+    assert recipe.classifier == load_recipe(second).classifier

@@ -1,0 +1,84 @@
+"""Every recipe that comes with the package takes a step, and learns something."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from protail.cli import _evaluate_run
+from protail.losses.registry import make_loss
+from protail.recipes import recipe_names
+from protail.recipes.running import Job, Options, run_jobs
+from protail.training.classifier import FeatureBatch, HeadGroup, learn_heads
+from protail.training.frozen import FrozenFeatures, Stream
+from protail.training.representation import RepresentationTraining
+from reference.small_images import small_images
+from reference.small_recipes import small_recipe
+
+CPU = torch.device("cpu")
+DATA = small_images(counts=(48, 24, 12, 8))
+CHANCE = 1 / DATA.train.profile.n_classes
+
+
+def gradients_are_where_they_belong(module):
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f"{name} gets no gradient"
+            assert parameter.grad.isfinite().all(), f"{name} has a gradient that is no number"
+            assert parameter.grad.any(), f"{name} has a gradient of nothing but zeros"
+        else:
+            assert parameter.grad is None, f"{name} is frozen and gets a gradient"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_step_has_a_finite_loss_and_gradients_where_something_learns(name):
+    recipe = small_recipe(name)
+    method = None
+    for stage, settings in recipe.phases.items():
+        training = RepresentationTraining(
+            settings, DATA, seed=0, device=CPU, start=method, stage=stage
+        )
+        method = training.method.train()
+        training._begin_epoch(0)
+        batch = training.feed(next(training._batches(0)))
+        loss = method(batch)
+        assert loss.isfinite()
+        loss.backward()
+        gradients_are_where_they_belong(method)
+    if recipe.classifier is not None:
+        step_of_stage_2(recipe.classifier, method)
+
+
+def step_of_stage_2(settings, method):
+    frozen = FrozenFeatures(method.backbone, DATA, CPU)
+    start = learn_heads({"": replace(settings, epochs=0)}, frozen, seed=0, first_head=method.head)[
+        ""
+    ]
+    if not list(start.parameters()):
+        assert settings.epochs == 0
+        return
+    loss = make_loss(settings.loss, frozen.counts, **settings.loss_options)
+    group = HeadGroup({"": start}, {"": loss}).train()
+    features, labels = frozen.stream(Stream.of(settings), 0, 0, 64)
+    optimizer = torch.optim.SGD(group.parameters(), lr=0.1)
+    # Two steps: what a head begins with may be where some of it does not matter yet.
+    for _ in range(2):
+        optimizer.zero_grad()
+        value = group(FeatureBatch(features, labels))
+        assert value.isfinite()
+        value.backward()
+        optimizer.step()
+    gradients_are_where_they_belong(start)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(
+    name, tmp_path, monkeypatch
+):
+    recipe = small_recipe(name)
+    job = Job(recipe, DATA, 0, tmp_path / "run")
+    [record] = run_jobs([job], Options(CPU, "plain"))
+    last = "classifier" if recipe.classifier is not None else "representation"
+    assert record[last]["plain"]["all"] > 1.5 * CHANCE
+    monkeypatch.setattr(_evaluate_run, "_load_recorded", lambda *_: DATA)
+    assert _evaluate_run.evaluate_run(job.folder, None, None, None, "cpu") == record

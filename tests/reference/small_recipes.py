@@ -1,0 +1,56 @@
+"""Every recipe, small enough to be run in seconds: other numbers, the same parts."""
+
+from protail.backbones import backbone_names, register_backbone
+from protail.backbones.experts import ExpertResNet
+from protail.recipes import load_recipe
+from reference.small_images import TINY
+
+_SMALL = {
+    "batch_size": 16,
+    "epochs": 7,
+    "lr": 0.05,
+    "warm_up_epochs": 1,
+    "precision": "float32",
+}
+# What only some recipes have.
+_SMALLER_OPTIONS = {
+    "representation.loss_options.reweight_from": 4,
+    "representation.method_options.reweight_from": 4,
+    "representation.method_options.queue": 64,
+    "representation.method_options.projection": 8,
+}
+TINY_EXPERTS = "tiny-{}-experts-for-tests"
+
+
+def _tiny_experts(n_experts):
+    return lambda in_channels: ExpertResNet(n_experts, in_channels, n_blocks=1, widths=(8, 8, 16))
+
+
+for _n in (2, 3, 4):
+    # Collected for its examples too, this file may be imported under two names.
+    if TINY_EXPERTS.format(_n) not in backbone_names():
+        register_backbone(TINY_EXPERTS.format(_n))(_tiny_experts(_n))
+
+
+def small_recipe(name):
+    """Read a recipe and make its networks and its trainings small."""
+    recipe = load_recipe(name)
+    changes = {}
+    for stage in recipe.phases:
+        settings = getattr(recipe, stage)
+        changes |= {f"{stage}.{key}": value for key, value in _SMALL.items()}
+        experts = settings.head_options.get("experts")
+        changes[f"{stage}.backbone"] = TINY_EXPERTS.format(experts) if experts else TINY
+        if not settings.warm_up_epochs:
+            del changes[f"{stage}.warm_up_epochs"]
+    if recipe.classifier is not None:
+        changes["classifier.precision"] = "float32"
+        changes["classifier.batch_size"] = 32
+        if recipe.classifier.epochs:
+            changes["classifier.epochs"] = 2
+    for key, value in _SMALLER_OPTIONS.items():
+        stage, options, option = key.split(".")
+        settings = getattr(recipe, stage)
+        if settings is not None and getattr(settings, options).get(option) is not None:
+            changes[key] = value
+    return recipe.with_overrides(changes)
