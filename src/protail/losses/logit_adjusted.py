@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from protail.losses._batch import checked_batch
 from protail.profile import ClassProfile, host_array
 
 
@@ -86,32 +87,8 @@ class LogitAdjustedLoss(nn.Module):
         >>> loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
         tensor(0.1269)
         """
-        self._check(logits, target)
-        precision = torch.promote_types(logits.dtype, torch.float32)
-        adjusted = logits.to(precision) + self.adjustment.to(precision)
-        return cross_entropy(adjusted, target.long())
-
-    def _check(self, logits: Tensor, target: Tensor) -> None:
-        n_classes = self.adjustment.shape[0]
-        if logits.ndim != 2 or logits.shape[1] != n_classes or not logits.is_floating_point():
-            raise ValueError(
-                f"logits has shape {tuple(logits.shape)} and dtype {logits.dtype}; expected "
-                f"floating point of shape (batch, {n_classes}), a column for each of the counts."
-            )
-        if target.shape != logits.shape[:1] or target.is_floating_point():
-            raise ValueError(
-                f"target has shape {tuple(target.shape)} and dtype {target.dtype}; expected "
-                f"integer class codes of shape ({logits.shape[0]},), one for each row of logits."
-            )
-        # Reading values would break a compiled graph, and on a GPU stall the queue: torch
-        # itself asserts the range there.
-        if torch.compiler.is_compiling() or target.device.type != "cpu" or target.numel() == 0:
-            return
-        low, high = int(target.min()), int(target.max())
-        if low < 0 or high >= n_classes:
-            raise ValueError(
-                f"target runs from {low} to {high}; expected class codes from 0 to {n_classes - 1}."
-            )
+        logits, target = checked_batch(logits, target, len(self.adjustment))
+        return cross_entropy(logits + self.adjustment.to(logits.dtype), target)
 
     def extra_repr(self) -> str:
         """Say what the module's repr shows.
