@@ -142,10 +142,11 @@ class Reader:
         if words is None:
             assert not expected, f"{where}: nothing runs {command!r}, so it can show no output"
             return
+        settings, words = _variables(words)
         result = subprocess.run(
             words,
             cwd=self.folder,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | _ENVIRONMENT | settings,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -177,6 +178,8 @@ def runnable(command: str) -> list[str] | None:
     match words:
         case ["protail", *rest]:
             return [sys.executable, "-m", "protail", *rest]
+        case [setting, "protail", *rest] if "=" in setting:
+            return [setting, sys.executable, "-m", "protail", *rest]
         case ["python", "-c", _]:
             return [sys.executable, *words[1:]]
         case ["ls" | "cat" | "head", *_]:
@@ -184,6 +187,12 @@ def runnable(command: str) -> list[str] | None:
     for part in command.split(" && "):
         _check_set_up(shlex.split(part))
     return None
+
+
+def _variables(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Part what a line sets for its command from the command."""
+    name, is_setting, value = words[0].partition("=")
+    return ({name: value}, words[1:]) if is_setting else ({}, words)
 
 
 def _check_set_up(words: list[str]) -> None:

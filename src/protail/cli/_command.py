@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from protail.cli._plugins import load_plugins
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -124,6 +126,7 @@ def command(function: Command) -> Command:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning
+                load_plugins()
                 function(**arguments)
         except typer.Exit:
             raise

@@ -42,6 +42,7 @@ def recipes(context: typer.Context, as_json: Json = False, debug: Debug = False)
         {
             "name": recipe.name,
             "title": recipe.title,
+            "reference": recipe.reference,
             "stages": list(recipe.stages),
             "paper": recipe.paper,
         }
@@ -104,9 +105,14 @@ def _table(listed: list[dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table("recipe", "what it does", "stages", "in the paper", box=box.SIMPLE)
+    from protail.recipes._stages import STAGES
+
+    numbers = {stage: str(number) for number, stage in enumerate(STAGES)}
+    caption = ", ".join(f"{number} {stage}" for stage, number in numbers.items())
+    table = Table(box=box.SIMPLE, caption=f"stages: {caption}")
+    for heading in ("recipe", "what it does", "from", "stages", "in the paper"):
+        table.add_column(heading, no_wrap=heading == "recipe")
     for recipe in listed:
-        table.add_row(
-            recipe["name"], recipe["title"], " + ".join(recipe["stages"]), recipe["paper"]
-        )
+        stages = " + ".join(numbers[stage] for stage in recipe["stages"])
+        table.add_row(recipe["name"], recipe["title"], recipe["reference"], stages, recipe["paper"])
     return table
