@@ -30,6 +30,7 @@ def test_lists_every_recipe(recipes):
     assert next(r for r in listed if r["name"] == "pc-la") == {
         "name": "pc-la",
         "title": "Learned prototypes with logit adjustment",
+        "reference": "Prototype Classifiers (IJCAI 2023), equation 5",
         "stages": ["representation", "classifier"],
         "paper": "Table 1 row + LA",
     }
