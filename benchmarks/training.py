@@ -29,7 +29,8 @@ from protail.data.sets import DataSet, ImageSet, long_tailed_counts
 from protail.training.classifier import learn_heads
 from protail.training.frozen import FrozenFeatures, Stream
 from protail.training.loop import interleave
-from protail.training.representation import RepresentationTraining, build_method
+from protail.training.making import build_method
+from protail.training.representation import RepresentationTraining
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

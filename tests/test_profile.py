@@ -169,3 +169,20 @@ def test_bad_counts(counts, error, message):
 def test_bad_groups():
     with pytest.raises(ValueError, match="few=30 and many=20"):
         ClassProfile(np.array([5])).groups(many=20, few=30)
+
+
+@pytest.mark.parametrize(
+    "counts", [[4, 2, 1], (4, 2, 1), np.array([4, 2, 1]), torch.tensor([4, 2, 1])]
+)
+def test_counts_in_any_form_are_a_profile(counts):
+    assert ClassProfile.of(counts) == ClassProfile.from_labels([0, 0, 0, 0, 1, 1, 2])
+
+
+def test_a_profile_is_given_back_as_it_is():
+    profile = long_tail(10, 100, 10)
+    assert ClassProfile.of(profile) is profile
+
+
+def test_what_is_no_counts_is_refused():
+    with pytest.raises(TypeError, match="expected whole numbers, one for each class"):
+        ClassProfile.of([0.5, 0.5])

@@ -122,6 +122,27 @@ class ClassProfile:
         object.__setattr__(self, "counts", counts)
 
     @classmethod
+    def of(cls, counts: Counts) -> ClassProfile:
+        """Take class counts, in whatever form they came, for a profile.
+
+        Parameters
+        ----------
+        counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+            Training rows of every class, in class order.
+
+        Returns
+        -------
+        ClassProfile
+            The profile of these counts; a profile is given back as it is.
+
+        Examples
+        --------
+        >>> ClassProfile.of([4, 2, 1])
+        ClassProfile(3 classes, 7 samples, imbalance 4)
+        """
+        return counts if isinstance(counts, ClassProfile) else cls(host_array(counts))
+
+    @classmethod
     def from_labels(
         cls, labels: ArrayLike | torch.Tensor, n_classes: int | None = None
     ) -> ClassProfile:
@@ -246,3 +267,7 @@ class ClassProfile:
             f"ClassProfile({self.n_classes} classes, {self.n_samples} samples, "
             f"imbalance {self.imbalance:.4g})"
         )
+
+
+# What stands for the class counts of a training set wherever they are asked for.
+Counts = ArrayLike | torch.Tensor | ClassProfile

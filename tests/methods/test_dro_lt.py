@@ -287,7 +287,10 @@ def test_half_precision_ends_before_the_distances():
 
 def test_it_says_what_it_needs():
     needs = METHODS.needs("dro-lt")
-    assert needs == {"views": 1, "heads": ("linear",), "losses": ("cross-entropy",), "mixes": False}
+    assert (
+        needs.items()
+        >= {"views": 1, "heads": ("linear",), "losses": ("cross-entropy",), "mixes": False}.items()
+    )
     assert small_dro_lt().wants_features
 
 

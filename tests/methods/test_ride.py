@@ -11,7 +11,7 @@ from torch import nn
 
 from protail.backbones.experts import ExpertResNet
 from protail.heads.cosine import CosineHead
-from protail.heads.experts import ExpertsHead
+from protail.heads.experts import ExpertsHead, HeadPerExpert
 from protail.losses.registry import make_loss
 from protail.methods import ImageBatch, Method, make_method
 from protail.methods.registry import METHODS
@@ -270,28 +270,49 @@ def test_temperatures_change_in_place_and_the_loss_is_told():
     assert (method.temperatures == 1).all()
 
 
-@pytest.mark.parametrize("pairwise", [False, True])
-def test_half_precision_is_summed_in_single(pairwise):
-    half = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
-    batch = ImageBatch(torch.zeros(5, 1), torch.arange(5) % 4)
-    losses = []
-    for logits in (half, half.float()):
-        method = given_logits(logits, COUNTS, pairwise=pairwise, rho=0.5, reweight_from=0).float()
-        method.on_epoch(0)
-        method.backbone.to(logits.dtype)
-        losses.append(method(batch))
-    assert losses[0].dtype == torch.float32
-    assert torch.equal(*losses)
+class Projected(nn.Linear):
+    """A backbone that autocast shortens."""
+
+    def forward(self, images):
+        return super().forward(images.flatten(1))
 
 
+@pytest.mark.parametrize("loss", ["ldam", "cross-entropy"])
 @pytest.mark.parametrize("pairwise", [False, True])
-def test_autocast_is_near(pairwise):
-    method = flat_method(pairwise=pairwise)
-    batch = flat_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def test_half_precision_ends_with_the_features(pairwise, loss):
+    torch.manual_seed(0)
+    parts = Projected(12, 12), ExpertsHead(4, 12, experts=3), make_loss(loss, COUNTS)
+    options = {"pairwise": pairwise, "rho": 0.5, "reweight_from": 0}
+    method, batch = make_method("ride", *parts, COUNTS, **options), flat_batch(mixed=True)
+    method.on_epoch(0)
+    with torch.autocast("cpu", torch.bfloat16):
         found = method(batch)
+        features = method.features(batch.images)
+    assert features.dtype == torch.bfloat16
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, method(batch), rtol=0.05, atol=0.05)
+    found.backward()
+    for name, parameter in method.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+    exact = make_method("ride", nn.Flatten(), *parts[1:], COUNTS, **options)
+    exact.on_epoch(0)
+    expected = exact(batch._replace(images=features.detach().float()[:, :, None, None]))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_experts_that_compute_in_half_precision_are_summed_in_single():
+    """Linear ones do under autocast."""
+    torch.manual_seed(0)
+    head = HeadPerExpert(4, 12, experts=3, make=lambda width: nn.Linear(width, 4))
+    method = make_method("ride", nn.Flatten(), head, nn.CrossEntropyLoss(), COUNTS)
+    batch = flat_batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = method(batch)
+        logits_ebc = head.expert_logits(batch.images.flatten(1))
+    assert logits_ebc.dtype == torch.bfloat16
+    expected = naive.ride_loss(
+        logits_ebc.detach().double().numpy(), batch.labels.numpy(), [1.0] * 4, diversity=0.45
+    )
+    assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("pairwise", [False, True])
@@ -382,7 +403,6 @@ def test_bad_options(options, words):
         flat_method(**options)
 
 
-def test_a_head_without_experts_is_told():
-    method = make_method("ride", nn.Flatten(), CosineHead(4, 12), nn.CrossEntropyLoss(), COUNTS)
+def test_a_head_without_experts_is_told_at_once():
     with pytest.raises(TypeError, match="head is a CosineHead; expected one with experts"):
-        method(flat_batch())
+        make_method("ride", nn.Flatten(), CosineHead(4, 12), nn.CrossEntropyLoss(), COUNTS)

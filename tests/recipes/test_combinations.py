@@ -56,13 +56,13 @@ WRONG = [
         "loss = \"focal\"; expected 'cross-entropy' with method 'paco'",
     ),
     (
-        "ride",
+        "ride-routed",
         {"classifier.loss": "cross-entropy"},
         "loss = \"cross-entropy\"; expected 'routing' with head 'routed-experts'",
     ),
     ("pc", {"classifier.loss": "routing"}, "expected 'routed-experts' with loss 'routing'"),
     (
-        "ride",
+        "ride-routed",
         {"classifier.experts": 2},
         "classifier.experts = 2; expected 3, as the head of the representation has",
     ),
@@ -100,9 +100,9 @@ WRONG = [
     (
         "ldam/lws",
         {},
-        "expected 'linear', which the classifier's head 'scaled' begins with",
+        "expected 'linear', which the classifier's head 'scaled' needs there",
     ),
-    ("wd/ride", {}, "representation.head = \"linear\"; expected 'experts'"),
+    ("wd/ride-routed", {}, "representation.head = \"linear\"; expected 'experts'"),
     ("wd/ride-pc", {}, "representation.head = \"linear\"; expected 'experts'"),
     ("ride/wd-max", {}, "representation.head = \"experts\"; expected 'linear'"),
     ("ride-2-experts/ride-pc", {}, "classifier.experts = 3; expected 2"),
@@ -122,3 +122,31 @@ def test_the_combinations_of_table_3_are_recipes(first, second):
     recipe = load_recipe(f"{first}/{second}")
     assert recipe.phases == load_recipe(first).phases
     assert recipe.classifier == load_recipe(second).classifier
+
+
+MORE_WRONG = [
+    ("ride", {"representation.backbone": "resnet32"}, "one with 3 experts, as head 'experts' has"),
+    ("wd", {"representation.head": "scaled"}, "a head that begins anew"),
+    ("wd", {"representation.method": "dro-lt"}, "goes on from a backbone and a head"),
+    ("dro-lt", {"pretraining.head": "cosine"}, "'linear', with which the representation goes on"),
+    ("dro-lt", {"pretraining.bias": False}, "those of the representation"),
+    ("dro-lt", {"representation.weights": "a.safetensors"}, "it in the pretraining"),
+    ("dro-lt", {"representation.label_smoothing": 0.1}, "representation.method: "),
+    ("wd-max", {"classifier.bias": False}, "classifier.bias = false; expected true, as the head"),
+    ("ride", {"representation.epochs": 20}, "fewer than epochs, which is 20"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"), MORE_WRONG, ids=[f"{n} {c}" for n, c, _ in MORE_WRONG]
+)
+def test_what_would_fail_after_hours_is_refused_at_once(name, changes, words):
+    with pytest.raises(RecipeError, match=re.escape(words)):
+        load_recipe(name).with_overrides(changes)
+
+
+def test_who_extends_a_representation_gets_what_it_goes_on_from(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('title = "Mine"\n[representation]\nextends = "dro-lt"\nepochs = 40\n')
+    assert load_recipe(file).pretraining == load_recipe("dro-lt").pretraining
+    assert load_recipe(file).representation.epochs == 40

@@ -12,6 +12,7 @@ from protail.recipes.running import Job, Options, run_jobs
 from protail.training.classifier import FeatureBatch, HeadGroup, learn_heads
 from protail.training.frozen import FrozenFeatures, Stream
 from protail.training.representation import RepresentationTraining
+from protail.training.runs import Run
 from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 
@@ -71,6 +72,22 @@ def step_of_stage_2(settings, method):
     gradients_are_where_they_belong(start)
 
 
+def stage_2_has_learned(job):
+    """Say whether the head is another one than it was at the start of stage 2."""
+    unlearned = replace(job.recipe, classifier=replace(job.recipe.classifier, epochs=0))
+    start = Job(unlearned, DATA, 0, job.folder.with_name("start"))
+    run_jobs([start], Options(CPU, "plain"))
+    heads = [
+        {
+            name: tensor
+            for name, tensor in Run.open(each.folder).weights().items()
+            if "class" in name
+        }
+        for each in (job, start)
+    ]
+    return any(not torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(
     name, tmp_path, monkeypatch
@@ -80,5 +97,7 @@ def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(
     [record] = run_jobs([job], Options(CPU, "plain"))
     last = "classifier" if recipe.classifier is not None else "representation"
     assert record[last]["plain"]["all"] > 1.5 * CHANCE
+    if recipe.classifier is not None and recipe.classifier.epochs:
+        assert stage_2_has_learned(job)
     monkeypatch.setattr(_evaluate_run, "_load_recorded", lambda *_: DATA)
     assert _evaluate_run.evaluate_run(job.folder, None, None, None, "cpu") == record

@@ -39,6 +39,7 @@ ASKED_FOR = {
     "pc-sqeuclidean",
     "ride",
     "ride-pc",
+    "ride-routed",
     "tau-norm",
     "wd",
     "wd-max",

@@ -262,13 +262,13 @@ def test_divergence_is_told():
 
 
 def test_schedules_by_name():
-    cosine = make_schedule(dataclasses.replace(SETTINGS, epochs=10, warm_up_epochs=1))
+    cosine = make_schedule(dataclasses.replace(SETTINGS, warm_up_epochs=1), 10)
     assert cosine(0.0) == 0
     assert cosine(0.05) == pytest.approx(0.5 * 0.5 * (1 + np.cos(np.pi * 0.05)))
-    steps = make_schedule(dataclasses.replace(SETTINGS, schedule="steps", drops=((0.5, 0.1),)))
+    steps = make_schedule(dataclasses.replace(SETTINGS, schedule="steps", drops=((0.5, 0.1),)), 5)
     assert (steps(0.4), steps(0.6)) == (1.0, 0.1)
     with pytest.raises(ValueError, match="Did you mean 'cosine'"):
-        make_schedule(dataclasses.replace(SETTINGS, schedule="cosin"))
+        make_schedule(dataclasses.replace(SETTINGS, schedule="cosin"), 5)
 
 
 def test_a_batch_that_processes_cannot_share_is_refused():

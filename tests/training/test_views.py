@@ -1,5 +1,7 @@
 """Two views of an image: another augment, other random numbers, the same image."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,9 @@ from PIL import Image
 from protail.data import InstanceSampler
 from protail.data.sets import ImageSet
 from protail.training.loader import make_feed
+from protail.training.representation import RepresentationTraining
+from reference.small_images import small_images
+from reference.small_recipes import small_recipe
 
 CPU = torch.device("cpu")
 
@@ -59,3 +64,17 @@ def test_views_hang_on_the_seed_alone(images):
     once, again, other = (batches(images, names, names, seed) for seed in (3, 3, 4))
     assert all(torch.equal(a.second, b.second) for a, b in zip(once, again, strict=True))
     assert not all(torch.equal(a.second, b.second) for a, b in zip(once, other, strict=True))
+
+
+def test_batches_that_a_method_cannot_take_are_refused_before_training():
+    data = small_images(counts=(24, 12, 8, 5), n_test=4)
+    for changes, words in (
+        ({"method_options": {"queue": 8}, "batch_size": 16}, "takes 8 images at most"),
+        ({"batch_size": 48}, "has one image, and method 'paco' needs two"),
+    ):
+        settings = replace(PACO, **changes)
+        with pytest.raises(ValueError, match=words):
+            RepresentationTraining(settings, data, seed=0, device=CPU)
+
+
+PACO = replace(small_recipe("paco").representation, batch_size=16)

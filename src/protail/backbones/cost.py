@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
-
-from protail.backbones.experts import ExpertResNet
 
 
 def gflops(backbone: nn.Module, size: tuple[int, int] = (32, 32), *, in_channels: int = 3) -> float:
     """Count the operations that the features of one image take, in thousands of millions.
 
     Those of convolutions and matrix products count, a multiply-add as two; what is added to them
-    by batch norm, activations and pooling does not. Nothing is computed, and the backbone is left
-    as it was.
+    by batch norm, activations and pooling does not. One black image is pushed through, in eval
+    mode, where the backbone is; the backbone is left as it was.
 
     Parameters
     ----------
@@ -52,8 +52,9 @@ def gflops_with(
 
     Parameters
     ----------
-    backbone : ExpertResNet
-        Images to features, with experts.
+    backbone : nn.Module
+        Images to features, with experts: ``shared``, a module that makes of images what every
+        expert gets, and ``experts``, an ``nn.ModuleList`` of them, as `ExpertResNet` has.
     n_experts_used : float
         How many experts; the mean over images where it is not the same for all.
     size, in_channels
@@ -72,27 +73,55 @@ def gflops_with(
     >>> round(gflops_with(backbone, 1.5), 4), gflops_with(backbone, 3) == gflops(backbone)
     (0.1244, True)
     """
-    if not isinstance(backbone, ExpertResNet):
-        raise TypeError(
-            f"backbone is a {type(backbone).__name__}, which has no experts; expected an "
-            "ExpertResNet. Use gflops."
-        )
-    if not 1 <= n_experts_used <= backbone.n_experts:
+    shared_part, n_experts = _parts(backbone)
+    if not 1 <= n_experts_used <= n_experts:
         raise ValueError(
-            f"n_experts_used={n_experts_used!r}; expected from 1 to {backbone.n_experts}, the "
-            "experts there are."
+            f"n_experts_used={n_experts_used!r}; expected from 1 to {n_experts}, the experts "
+            "there are."
         )
-    shared = _operations(backbone.shared, size, in_channels)
+    shared = _operations(shared_part, size, in_channels)
     every = _operations(backbone, size, in_channels)
-    return (shared + n_experts_used * (every - shared) / backbone.n_experts) / 1e9
+    return (shared + n_experts_used * (every - shared) / n_experts) / 1e9
+
+
+def _parts(backbone: nn.Module) -> tuple[nn.Module, int]:
+    """Give what all experts share, and how many experts there are."""
+    shared, experts = (getattr(backbone, name, None) for name in ("shared", "experts"))
+    if isinstance(shared, nn.Module) and isinstance(experts, nn.ModuleList):
+        return shared, len(experts)
+    raise TypeError(
+        f"backbone is a {type(backbone).__name__}; expected two attributes by which experts are "
+        "counted: shared, a module from images to what every expert gets (it is "
+        f"{_kind(shared)}), and experts, an nn.ModuleList (it is {_kind(experts)}). For a "
+        "backbone without experts use gflops."
+    )
+
+
+def _kind(value: object) -> str:
+    return "missing" if value is None else f"a {type(value).__name__}"
 
 
 def _operations(network: nn.Module, size: tuple[int, int], in_channels: int) -> int:
     # It imports Triton, and this module comes with every look for the name of a backbone.
     from torch.utils.flop_counter import FlopCounterMode
 
-    unreal = deepcopy(network).to("meta").eval()
+    tensors = chain(network.parameters(), network.buffers(), [torch.empty(0)])
+    alike = next(tensor for tensor in tensors if tensor.is_floating_point())
+    image = torch.zeros(1, in_channels, *size, device=alike.device, dtype=alike.dtype)
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        unreal(torch.empty(1, in_channels, *size, device="meta"))
+    # A real image: what is no parameter and no buffer, or is read in between, has no place on
+    # torch's device "meta".
+    with _in_eval_mode(network), torch.no_grad(), torch.random.fork_rng(devices=[]), counter:
+        network(image)
     return int(counter.get_total_flops())
+
+
+@contextmanager
+def _in_eval_mode(network: nn.Module) -> Iterator[None]:
+    before = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in before.items():
+            module.training = was_training

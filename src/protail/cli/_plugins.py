@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from importlib import import_module
@@ -9,6 +10,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 VARIABLE = "PROTAIL_PLUGINS"
+# What a plugin may end with that is its own doing.
+_FAULTS = (Exception, SystemExit)
 
 
 def load_plugins() -> None:
@@ -31,7 +34,7 @@ def load_plugins() -> None:
 def _load_file(file: Path) -> None:
     if not file.is_file():
         raise ValueError(f"{VARIABLE}: {file}: there is no such file; expected one to import.")
-    name = f"protail_plugin_{file.stem}"
+    name = _module_name(file)
     if name in sys.modules:
         return
     spec = spec_from_file_location(name, file)
@@ -41,18 +44,34 @@ def _load_file(file: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, _FAULTS):
+            raise _fault(str(file), error) from error
         raise
+
+
+def _module_name(file: Path) -> str:
+    """Name a file's module: by its place too, because others may be called the same."""
+    place = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    return f"protail_plugin_{file.stem}_{place}"
 
 
 def _load_module(name: str) -> None:
     try:
         import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0] and error.name != name:
-            raise
-        raise ValueError(
-            f"{VARIABLE}: there is no module {name!r}; expected one that can be imported, or a "
-            "file that ends in .py."
-        ) from None
+    except _FAULTS as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise ValueError(
+                f"{VARIABLE}: there is no module {name!r}; expected one that can be imported, or a "
+                "file that ends in .py."
+            ) from None
+        raise _fault(name, error) from error
+
+
+def _fault(plugin: str, error: BaseException) -> ValueError:
+    return ValueError(
+        f"{VARIABLE}: {plugin}: importing it raised {type(error).__name__}: {error}. Correct it; "
+        "--debug shows where that is."
+    )

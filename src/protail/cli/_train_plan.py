@@ -161,12 +161,9 @@ def make_plan(
     if isinstance(data, FeatureData):
         chosen = choose_options(data, 0, **options)
     else:
-        jobs[0].representation  # noqa: B018 - raises where there is none
-        chosen = choose_options(data, jobs[0].recipe.n_epochs, **options)
-        n_steps = sum(
-            _representation_steps(stage, settings, data)
-            for stage, settings in recipe.phases.items()
-        )
+        phases = jobs[0].phases
+        chosen = choose_options(data, recipe.n_epochs, **options)
+        n_steps = sum(_representation_steps(stage, each, data) for stage, each in phases.items())
     steps = 0 if recipe.classifier is None else _classifier_steps(recipe.classifier, data)
     waiting = [job for job in jobs if not is_done(job, chosen)]
     return Plan(jobs, waiting, chosen, n_steps, steps)
@@ -241,8 +238,9 @@ def say_plan(voice: Voice, plan: Plan) -> None:
 
 
 def _representation_words(settings: RepresentationSettings) -> str:
+    method = "" if settings.method == "standard" else f"{_part('method', settings)}: "
     return (
-        f"{settings.backbone}, {_part('head', settings)} head, {_part('loss', settings)}; "
+        f"{method}{settings.backbone}, {_part('head', settings)} head, {_part('loss', settings)}; "
         f"{counted(settings.epochs, 'epoch')}, batch {settings.batch_size}, rate {settings.lr:g}, "
         f"weight decay {settings.weight_decay:g}"
     )

@@ -24,9 +24,9 @@ What = Annotated[
     list[str],
     typer.Argument(
         metavar="TABLE...",
-        help="Tables to run, most wanted first (table1 table2 table8 questions, or all of these; "
-        "tuning-stage-1 tuning-stage-2, on held-out images); or status, write (the page of "
-        "results), figures (the paper's), take FOLDER (of cells).",
+        help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
+        "table9, or all of these; tuning-stage-1 tuning-stage-2, on held-out images); or status, "
+        "write (the page of results), figures (the paper's), take FOLDER (of cells).",
         show_default=False,
     ),
 ]
@@ -37,7 +37,9 @@ Backbones = Annotated[
 ]
 Draws = Annotated[
     list[Path] | None,
-    typer.Option("--draw", metavar="FILE", help="An exported draw to take images from."),
+    typer.Option(
+        "--draw", metavar="FILE", help="An exported draw to take images from; can be repeated."
+    ),
 ]
 Budget = Annotated[str | None, typer.Option(metavar="TIME", help="As in 90s, 9m or 1.5h.")]
 AtOnce = Annotated[int, typer.Option(min=1, help="Trainings at once.")]
@@ -94,7 +96,7 @@ def bench(
         options = _options(device, compiled)
         images = _Images(draw or [], data_root)
         seconds = None if budget is None else _seconds(budget)
-        known = _wanted(_every_table(), backbone, changes)
+        known = _known(backbone, changes)
         how = {"budget": seconds, "at_once": at_once, "weights": weights, "known": known}
         _run(voice, cells, wanted, images, options, how)
 
@@ -112,22 +114,37 @@ def _wanted(
         return cells
     changed = []
     for cell in cells:
-        has_both = cell.recipe.classifier is not None
-        taken = {k: v for k, v in overrides.items() if has_both or k.startswith("representation.")}
+        lacking = {"pretraining", "classifier"} - set(cell.recipe.stages)
+        taken = {k: v for k, v in overrides.items() if k.partition(".")[0] not in lacking}
         changed.append(replace(cell, overrides={**cell.overrides, **taken}))
     return changed
 
 
+def _known(backbones: list[str] | None, changes: list[str] | None) -> list[Cell]:
+    """List the cells of every table, but for those that cannot be changed like that."""
+    from protail.recipes import RecipeError
+
+    known = []
+    for cell in _wanted(_every_table(), backbones, changes):
+        try:
+            _ = cell.recipe
+        except RecipeError:
+            continue
+        known.append(cell)
+    return known
+
+
 def _tables(names: list[str]) -> list[str]:
+    from protail.bench.comparisons import COMPARISONS
     from protail.bench.tables import TABLES
 
-    return list(TABLES) if names == ["all"] else names
+    return [*TABLES, *COMPARISONS] if names == ["all"] else names
 
 
 def _every_table() -> list[str]:
-    from protail.bench.tables import CHOICES, TABLES
+    from protail.bench.tables import CHOICES
 
-    return [*TABLES, *CHOICES]
+    return [*_tables(["all"]), *CHOICES]
 
 
 def _options(device: str, compiled: bool) -> Any:
@@ -203,7 +220,8 @@ def _run(
 
 
 def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] | None) -> None:
-    from protail.bench.running import expected_seconds, missing_groups
+    from protail.bench.forecasts import expected_seconds
+    from protail.bench.groups import missing_groups
     from protail.cli._progress import in_words
 
     wanted = _wanted(names, backbones)

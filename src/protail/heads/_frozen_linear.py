@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from protail.heads._built import BuiltHead
 from protail.heads.linear import linear_head_that_fits
-from protail.profile import ClassProfile
+from protail.ops._precision import full_precision
+from protail.profile import Counts
 
 
-class FrozenLinear(nn.Module):
+class FrozenLinear(BuiltHead):
     """Hold the weights of a linear head in buffers, so that no optimiser finds them.
-
-    They come with ``build_on`` or with a state dict. Before that nothing is computed: factors
-    learned for weights that nobody trained would be worthless, and nobody would notice.
 
     Parameters
     ----------
@@ -44,6 +42,8 @@ class FrozenLinear(nn.Module):
     (True, 0)
     """
 
+    stage_1 = "linear"
+    taken_over = "frozen_weight"
     frozen_weight: Tensor
     frozen_bias: Tensor
 
@@ -54,7 +54,6 @@ class FrozenLinear(nn.Module):
                 raise ValueError(f"{name}={value!r}; expected at least 1.")
         self.register_buffer("frozen_weight", torch.zeros(n_classes, n_features))
         self.register_buffer("frozen_bias", torch.zeros(n_classes))
-        self._is_built = False
 
     @property
     def n_classes(self) -> int:
@@ -66,7 +65,7 @@ class FrozenLinear(nn.Module):
         """Length of a feature vector."""
         return self.frozen_weight.shape[1]
 
-    def build_on(self, head: nn.Module, counts: ArrayLike | Tensor | ClassProfile) -> Self:
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
         """Copy the weights of stage 1.
 
         Parameters
@@ -99,9 +98,10 @@ class FrozenLinear(nn.Module):
         Returns
         -------
         Tensor
-            (batch, classes).
+            (batch, classes), in that precision under autocast too.
         """
-        return linear(self.checked(x), self.frozen_weight, self.frozen_bias)
+        with full_precision(x.device):
+            return linear(self.checked(x), self.frozen_weight, self.frozen_bias)
 
     def checked(self, x: Tensor) -> Tensor:
         """Check feature vectors; give them in the precision of the weights.
@@ -116,23 +116,13 @@ class FrozenLinear(nn.Module):
         Tensor
             The same vectors.
         """
-        if not self._is_built:
-            raise ValueError(
-                f"{type(self).__name__} has no weights of stage 1 yet; expected "
-                "build_on(head, counts) with the linear head of stage 1, or load_state_dict, first."
-            )
+        self.check_built()
         if x.ndim != 2 or x.shape[1] != self.n_features:
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; expected (batch, {self.n_features}), feature "
                 "vectors as stage 1 had them."
             )
         return x.to(self.frozen_weight.dtype)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
-    ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-        self._is_built = self._is_built or f"{prefix}frozen_weight" in state_dict
 
     def extra_repr(self) -> str:
         """Show the sizes in ``repr``."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from protail.heads._frozen_linear import FrozenLinear
 from protail.heads.registry import register_head
+from protail.ops._precision import full_precision
 
 
 @register_head("aligned", builds_on=("linear",))
@@ -62,7 +63,8 @@ class AlignedHead(FrozenLinear):
         Tensor, shape (batch, 1)
             0 for the logits of stage 1, 1 for calibrated ones.
         """
-        kappa: Tensor = self.confidence(self.checked(x)).sigmoid()
+        with full_precision(x.device):
+            kappa: Tensor = self.confidence(self.checked(x)).sigmoid()
         return kappa
 
     def forward(self, x: Tensor) -> Tensor:

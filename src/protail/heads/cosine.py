@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 from protail import ops
 from protail.heads.registry import register_head
 from protail.ops._arguments import compute_dtype
+from protail.ops._precision import full_precision
 
 
 @register_head("cosine")
@@ -74,11 +75,12 @@ class CosineHead(nn.Module):
         Returns
         -------
         Tensor
-            (batch, classes), float64 if an input is, otherwise float32.
+            (batch, classes), float64 if an input is, otherwise float32, under autocast too.
         """
-        x_bd, _ = ops.unit_rows(x.to(compute_dtype(x, self.weight)))
-        weight_cd, _ = ops.unit_rows(self.weight)
-        return self.scale * linear(x_bd, weight_cd.to(x_bd.dtype))
+        with full_precision(x.device):  # which would round a logit of 30 to 0.125
+            x_bd, _ = ops.unit_rows(x.to(compute_dtype(x, self.weight)))
+            weight_cd, _ = ops.unit_rows(self.weight)
+            return self.scale * linear(x_bd, weight_cd.to(x_bd.dtype))
 
     def extra_repr(self) -> str:
         """Show the options in ``repr``."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Self
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from protail.heads.registry import register_head
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
 @register_head("linear")
@@ -65,7 +64,7 @@ class LinearHead(nn.Linear):
         """
         return linear(x.to(self.weight.dtype), self.weight, self.bias)
 
-    def build_on(self, head: nn.Module, counts: ArrayLike | Tensor | ClassProfile) -> Self:
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
         """Begin with the weights of another linear head.
 
         Parameters
@@ -118,7 +117,7 @@ class LinearHead(nn.Linear):
 
 
 def linear_head_that_fits(
-    head: nn.Module, n_classes: int, n_features: int, counts: ArrayLike | Tensor | ClassProfile
+    head: nn.Module, n_classes: int, n_features: int, counts: Counts
 ) -> LinearHead:
     """Check that a head is linear and that another of this size can be built on it.
 
@@ -152,7 +151,7 @@ def linear_head_that_fits(
             f"head has {head.n_classes} classes and {head.n_features} features; expected "
             f"{n_classes} and {n_features}, as the head that is built on it."
         )
-    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    profile = ClassProfile.of(counts)
     if profile.n_classes != n_classes:
         raise ValueError(
             f"counts has {profile.n_classes} classes; expected {n_classes}, as the heads have."

@@ -6,12 +6,11 @@ import math
 from typing import Self
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from protail.heads._frozen_linear import FrozenLinear
 from protail.heads.registry import register_head
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
 @register_head("post-hoc-adjusted", builds_on=("linear",))
@@ -54,7 +53,7 @@ class PostHocAdjustedHead(FrozenLinear):
         self.tau = tau
         self.register_buffer("log_prior", torch.zeros(n_classes))
 
-    def build_on(self, head: nn.Module, counts: ArrayLike | Tensor | ClassProfile) -> Self:
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
         """Copy the weights of stage 1, and take the prior from the class counts.
 
         Parameters
@@ -69,7 +68,7 @@ class PostHocAdjustedHead(FrozenLinear):
         PostHocAdjustedHead
             This head.
         """
-        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        profile = ClassProfile.of(counts)
         log_prior = torch.from_numpy(profile.log_counts - math.log(profile.n_samples))
         super().build_on(head, profile)
         self.log_prior.copy_(log_prior)

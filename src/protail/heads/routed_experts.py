@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from protail import ops
+from protail.heads._built import BuiltHead
 from protail.heads.experts import ExpertsHead
 from protail.heads.registry import register_head
-from protail.profile import ClassProfile
+from protail.ops._precision import full_precision
+from protail.profile import Counts
 
 
 class Routing(NamedTuple):
@@ -31,14 +32,13 @@ class Routing(NamedTuple):
 
 
 @register_head("routed-experts", builds_on=("experts",), losses=("routing",))
-class RoutedExpertsHead(nn.Module):
+class RoutedExpertsHead(BuiltHead):
     """Classify by the mean logits of the first experts, as many as an image needs.
 
     After each expert but the last a gate looks at the highest mean logits so far and at the
     expert's features, and says whether to ask the next one. Only the gates learn; the classifiers
     are those of stage 1. All experts are computed and the unused ones left out, which gives the
-    same logits as not computing them. Before it has those classifiers, from ``build_on`` or from a
-    state dict, nothing is computed: gates of untrained ones would be worthless.
+    same logits as not computing them.
 
     Parameters
     ----------
@@ -82,6 +82,9 @@ class RoutedExpertsHead(nn.Module):
     torch.Size([4, 5])
     """
 
+    stage_1 = "experts"
+    taken_over = "frozen.experts.0.weight"
+
     def __init__(
         self,
         n_classes: int,
@@ -105,9 +108,8 @@ class RoutedExpertsHead(nn.Module):
             nn.Linear(width, units, bias=False) for _ in range(experts - 1)
         )
         self.gate = nn.Linear(self.top + units, 1)
-        self._is_built = False
 
-    def build_on(self, head: nn.Module, counts: ArrayLike | Tensor | ClassProfile) -> Self:
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
         """Take over the classifiers of stage 1.
 
         Parameters
@@ -150,11 +152,11 @@ class RoutedExpertsHead(nn.Module):
         Routing
             What the loss "routing" takes.
         """
-        if not self._is_built:
-            raise ValueError(
-                "RoutedExpertsHead has no classifiers of stage 1 yet; expected build_on(head, "
-                "counts) with the head 'experts' of stage 1, or load_state_dict, first."
-            )
+        self.check_built()
+        with full_precision(x.device):  # whether a gate opens must not hang on rounding
+            return self._routing(x)
+
+    def _routing(self, x: Tensor) -> Routing:
         logits_ebc = self.frozen.expert_logits(x)
         # The mean over all of them is the very number that the head of stage 1 gives.
         running_bec = torch.stack(
@@ -219,12 +221,6 @@ class RoutedExpertsHead(nn.Module):
             return routing
         last_b11 = (_n_asked(routing.gates) - 1)[:, None, None]
         return routing.running.gather(1, last_b11.expand(-1, 1, self.n_classes)).squeeze(1)
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
-    ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-        self._is_built |= f"{prefix}frozen.experts.0.weight" in state_dict
 
 
 def _n_asked(gates: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from protail.heads._frozen_linear import FrozenLinear
 from protail.heads.registry import register_head
 from protail.ops import unit_rows
+from protail.ops._precision import full_precision
 
 
 @register_head("tau-normalized", builds_on=("linear",))
@@ -65,7 +66,8 @@ class TauNormalizedHead(FrozenLinear):
             (batch, classes).
         """
         bias_c = self.frozen_bias if self.has_bias else None
-        return linear(self.checked(x), self.normalized_weight(), bias_c)
+        with full_precision(x.device):
+            return linear(self.checked(x), self.normalized_weight(), bias_c)
 
     def normalized_weight(self) -> Tensor:
         """Give the weights as they are used.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from protail.losses._batch import checked_batch, own_class
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import class_balanced_weights
-from protail.profile import ClassProfile
+from protail.profile import Counts
 
 # No logarithm of a probability counts for less.
 _LEAST_LOG = -100.0
@@ -47,7 +46,7 @@ class BalancedBinaryLoss(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, counts: ArrayLike | Tensor | ClassProfile, *, beta: float = 0.9999) -> None:
+    def __init__(self, counts: Counts, *, beta: float = 0.9999) -> None:
         super().__init__()
         weights = torch.from_numpy(class_balanced_weights(counts, beta)).float()
         self.register_buffer("weights", weights)

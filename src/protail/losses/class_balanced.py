@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from numpy.typing import ArrayLike
-from torch import Tensor
-
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import ReweightedCrossEntropy
-from protail.profile import ClassProfile
+from protail.profile import Counts
 
 
 @register_loss("class-balanced")
@@ -35,5 +32,5 @@ class ClassBalancedLoss(ReweightedCrossEntropy):
     tensor([1.2727, 0.7273])
     """
 
-    def __init__(self, counts: ArrayLike | Tensor | ClassProfile, *, beta: float = 0.9999) -> None:
+    def __init__(self, counts: Counts, *, beta: float = 0.9999) -> None:
         super().__init__(counts, reweight_from=0, beta=beta)

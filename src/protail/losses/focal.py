@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from protail.losses._batch import checked_batch, own_class
 from protail.losses.registry import register_loss
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
 @register_loss("focal")
@@ -33,14 +32,14 @@ class FocalLoss(nn.Module):
     tensor(0.1733)
     """
 
-    def __init__(self, counts: ArrayLike | Tensor | ClassProfile, *, gamma: float = 1.0) -> None:
+    def __init__(self, counts: Counts, *, gamma: float = 1.0) -> None:
         super().__init__()
         if not 0 <= gamma < math.inf:
             raise ValueError(
                 f"gamma={gamma!r}; expected a finite number from 0 on. Use gamma=0 for plain "
                 "cross-entropy."
             )
-        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        profile = ClassProfile.of(counts)
         self.n_classes = profile.n_classes
         self.gamma = gamma
 

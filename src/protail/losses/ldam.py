@@ -6,18 +6,16 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protail.losses._batch import checked_batch, own_class
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import ReweightedCrossEntropy
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
-def class_margins(
-    counts: ArrayLike | Tensor | ClassProfile, max_margin: float = 0.5
-) -> NDArray[np.float64]:
+def class_margins(counts: Counts, max_margin: float = 0.5) -> NDArray[np.float64]:
     """Give every class a margin in proportion to ``N ** -1/4``.
 
     Parameters
@@ -40,7 +38,7 @@ def class_margins(
     """
     if not 0 <= max_margin < math.inf:
         raise ValueError(f"max_margin={max_margin!r}; expected a finite number from 0 on.")
-    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    profile = ClassProfile.of(counts)
     log_counts = profile.log_counts
     return np.asarray(max_margin * np.exp((log_counts.min() - log_counts) / 4))
 
@@ -88,7 +86,7 @@ class LDAMLoss(ReweightedCrossEntropy):
 
     def __init__(
         self,
-        counts: ArrayLike | Tensor | ClassProfile,
+        counts: Counts,
         *,
         max_margin: float = 0.5,
         scale: float = 30.0,

@@ -6,12 +6,11 @@ import math
 from numbers import Real
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protail.losses._batch import checked_batch
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
 class LogitAdjustedLoss(nn.Module):
@@ -48,7 +47,7 @@ class LogitAdjustedLoss(nn.Module):
 
     def __init__(
         self,
-        counts: ArrayLike | Tensor | ClassProfile,
+        counts: Counts,
         tau: float = 0.25,
         *,
         dtype: torch.dtype | None = None,
@@ -59,7 +58,7 @@ class LogitAdjustedLoss(nn.Module):
                 f"tau={tau!r}; expected a finite number >= 0. "
                 "Use tau=0 for plain cross-entropy, tau=0.25 for the paper's setting."
             )
-        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        profile = ClassProfile.of(counts)
         self.tau: float = float(tau)
         adjustment = torch.as_tensor(
             self.tau * profile.log_counts, dtype=dtype or torch.get_default_dtype()

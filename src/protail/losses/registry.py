@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import nn
 
 from protail._registry import Registry
 from protail.losses.logit_adjusted import LogitAdjustedLoss
 from protail.losses.reweighted import ReweightedCrossEntropy
-from protail.profile import ClassProfile
+from protail.profile import Counts
 
 Loss = TypeVar("Loss", bound=Callable[..., nn.Module])
-Counts = ArrayLike | Tensor | ClassProfile
 
 LOSSES: Registry[nn.Module] = Registry("loss", given=["counts"], package="protail.losses")
 

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protail.losses._batch import checked_batch
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
-def class_balanced_weights(
-    counts: ArrayLike | Tensor | ClassProfile, beta: float = 0.9999
-) -> NDArray[np.float64]:
+def class_balanced_weights(counts: Counts, beta: float = 0.9999) -> NDArray[np.float64]:
     """Weigh classes by one over their effective number of rows, ``(1 - beta^N) / (1 - beta)``.
 
     Parameters
@@ -37,7 +35,7 @@ def class_balanced_weights(
     """
     if not 0 <= beta < 1:
         raise ValueError(f"beta={beta!r}; expected from 0 to below 1, as in 0.9999.")
-    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    profile = ClassProfile.of(counts)
     if profile.counts.min() < 1:
         raise ValueError(
             f"counts has {int((profile.counts == 0).sum())} classes without rows; expected at "
@@ -164,7 +162,7 @@ class ReweightedCrossEntropy(WeightedCrossEntropy):
 
     def __init__(
         self,
-        counts: ArrayLike | Tensor | ClassProfile,
+        counts: Counts,
         reweight_from: int | None,
         beta: float = 0.9999,
         label_smoothing: float = 0.0,

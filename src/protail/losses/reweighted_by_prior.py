@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from numpy.typing import NDArray
 
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import WeightedCrossEntropy
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
-def prior_weights(
-    counts: ArrayLike | Tensor | ClassProfile, rho: float = 1.2
-) -> NDArray[np.float64]:
+def prior_weights(counts: Counts, rho: float = 1.2) -> NDArray[np.float64]:
     """Weigh classes by ``prior ** -rho``.
 
     Parameters
@@ -38,7 +35,7 @@ def prior_weights(
     """
     if not 0 <= rho < math.inf:
         raise ValueError(f"rho={rho!r}; expected a finite number from 0 on, as in 1.2.")
-    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    profile = ClassProfile.of(counts)
     # The rarest class has weight 1 before they are brought to mean 1: nothing overflows.
     weights = np.exp(-rho * (profile.log_counts - profile.log_counts.min()))
     return np.asarray(weights / weights.mean())
@@ -70,5 +67,5 @@ class PriorWeightedLoss(WeightedCrossEntropy):
     tensor([0.6667, 1.3333])
     """
 
-    def __init__(self, counts: ArrayLike | Tensor | ClassProfile, *, rho: float = 1.2) -> None:
+    def __init__(self, counts: Counts, *, rho: float = 1.2) -> None:
         super().__init__(prior_weights(counts, rho))

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from protail.heads.routed_experts import Routing
-from protail.losses.registry import Counts, register_loss
+from protail.losses.registry import register_loss
+from protail.profile import Counts
 
 
 @register_loss("routing", heads=("routed-experts",))

@@ -9,13 +9,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as weighted_cross_entropy
 
 from protail.heads.means import class_means
-from protail.methods.method import Counts, ImageBatch, Method
+from protail.losses._plain import check_plain_cross_entropy
+from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
 from protail.ops import distances
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
-@register_method("dro-lt", heads=("linear",), losses=("cross-entropy",), mixes=False)
+@register_method(
+    "dro-lt", heads=("linear",), losses=("cross-entropy",), mixes=False, pretrained=True
+)
 class DroLT(Method):
     """Draw features to the centroid of their class, as if it were a radius further away.
 
@@ -66,7 +69,8 @@ class DroLT(Method):
     radius once and sums the losses, but puts the radii of the images in the order of the batch to
     places in the order of the classes, so that classes get each other's; here each class gets its
     own. It also takes the centroids from augmented, resampled images; here they are those of
-    the training images as they are.
+    the training images as they are. Where several processes train together, the images of the
+    batch are those of one of them.
 
     References
     ----------
@@ -109,15 +113,11 @@ class DroLT(Method):
                 raise ValueError(f"{name}={value!r}; expected a finite number >= 0.")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature={temperature!r}; expected a number above 0.")
-        if type(loss) is not nn.CrossEntropyLoss or loss.label_smoothing or loss.weight is not None:
-            raise ValueError(
-                f"loss={loss!r}; 'dro-lt' weighs the classes itself, and expected the plain "
-                "cross-entropy."
-            )
+        check_plain_cross_entropy(loss, "'dro-lt' weighs the classes itself")
         head.requires_grad_(False)
         self.cross_entropy = cross_entropy
         self.temperature = temperature
-        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        profile = ClassProfile.of(counts)
         dtype = torch.get_default_dtype()
         weights = torch.as_tensor(profile.counts / profile.counts.max(), dtype=dtype)
         n_features = int(head.n_features)  # type: ignore[arg-type]

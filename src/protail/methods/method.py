@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from protail.losses.reweighted import begin_epoch
-from protail.profile import ClassProfile
-
-Counts = ArrayLike | Tensor | ClassProfile
+from protail.profile import Counts
 
 
 class ImageBatch(NamedTuple):
@@ -63,6 +60,8 @@ class Method(nn.Module):
     wants_features : bool
         Whether ``on_features`` is to be called before every epoch, which costs a pass over the
         training images.
+    largest_batch : int or None
+        How many images a step can take, where there is a limit.
 
     Examples
     --------
@@ -76,6 +75,7 @@ class Method(nn.Module):
     """
 
     wants_features = False
+    largest_batch: int | None = None
 
     def __init__(
         self, backbone: nn.Module, head: nn.Module, loss: nn.Module, counts: Counts

@@ -6,13 +6,14 @@ import copy
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from protail.methods.method import Counts, ImageBatch, Method
+from protail.losses._plain import check_plain_cross_entropy
+from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
 from protail.ops import unit_rows
 from protail.ops._precision import full_precision
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
 @register_method("paco", views=2, heads=("linear",), losses=("cross-entropy",), mixes=False)
@@ -51,7 +52,7 @@ class PaCo(Method):
     beta : float, default=1
         What the class itself counts as a target.
     queue : int, default=1024
-        Keys of earlier batches to keep; at least the batch size.
+        Keys of earlier batches to keep; at least the batch size, of all processes together.
     projection : int, default=32
         Length of an embedding.
     key_momentum : float, default=0.999
@@ -71,6 +72,10 @@ class PaCo(Method):
 
     Notes
     -----
+    Where several processes train together, a process contrasts its own part of the batch with
+    itself and with the queue. The queue is one: it takes the keys of all of them, in the order of
+    their ranks, so that every process has the same.
+
     The published code starts the queue with rows of length ``sqrt(projection / queue)``; here they
     have length 1, as keys have. Whether the paper's equation has the division by
     ``beta + alpha * |P|`` was not verified; the published code has it.
@@ -116,11 +121,7 @@ class PaCo(Method):
     ) -> None:
         super().__init__(backbone, head, loss, counts)
         _check_options(alpha, temperature, gamma, beta, queue, projection, key_momentum)
-        if type(loss) is not nn.CrossEntropyLoss or loss.label_smoothing or loss.weight is not None:
-            raise ValueError(
-                f"loss={loss!r}; 'paco' has a loss of its own, and expected the plain "
-                "cross-entropy as a sign that no other is wanted."
-            )
+        check_plain_cross_entropy(loss, "'paco' has a loss of its own")
         self.alpha, self.beta, self.gamma = alpha, beta, gamma
         self.temperature = temperature
         self.key_momentum = key_momentum
@@ -133,7 +134,7 @@ class PaCo(Method):
         )
         self.key_backbone = copy.deepcopy(backbone).requires_grad_(False)
         self.key_projector = copy.deepcopy(self.projector).requires_grad_(False)
-        profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+        profile = ClassProfile.of(counts)
         log_prior = profile.log_counts - math.log(profile.n_samples)
         self.register_buffer(
             "log_prior", torch.as_tensor(log_prior, dtype=torch.get_default_dtype())
@@ -141,6 +142,7 @@ class PaCo(Method):
         self.register_buffer("queue_keys", unit_rows(torch.randn(queue, projection))[0])
         self.register_buffer("queue_labels", torch.randint(profile.n_classes, (queue,)))
         self.register_buffer("queue_place", torch.zeros((), dtype=torch.int64))
+        self.largest_batch = queue
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Give the loss of a batch; in training, let the key networks and the queue follow.
@@ -163,7 +165,7 @@ class PaCo(Method):
         with full_precision(logits.device):  # at a temperature of 0.05 scores reach 20
             loss = self._contrast(logits.to(queries.dtype), queries, keys, batch.labels)
         if self.training:
-            self._put_into_queue(keys, batch.labels)
+            self._put_into_queue(_of_all_processes(keys), _of_all_processes(batch.labels))
         return loss
 
     def _contrast(self, logits_bc: Tensor, q_bd: Tensor, k_bd: Tensor, label_b: Tensor) -> Tensor:
@@ -213,18 +215,38 @@ class PaCo(Method):
                 "batch.other is given; 'paco' expected images of one class each, because keys are "
                 "told apart by theirs. Switch mixup and cutmix off."
             )
-        n_images, n_places = len(batch.labels), len(self.queue_keys)
-        if n_images > n_places or (self.training and n_images < 2):
+        n_images, n_places, n_processes = len(batch.labels), len(self.queue_keys), _n_processes()
+        if n_images * n_processes > n_places or (self.training and n_images < 2):
+            each = "" if n_processes == 1 else f" in each of {n_processes} processes"
             raise ValueError(
-                f"batch has {n_images} images; 'paco' expected from 2, which batch norm needs, to "
-                f"the {n_places} that its queue can take. Change the batch size or the option "
-                "'queue'."
+                f"batch has {n_images} images{each}; 'paco' expected from 2, which batch norm "
+                f"needs, to the {n_places} that its queue can take. Change the batch size or the "
+                "option 'queue'."
             )
         return batch.second
 
 
 def _parameters(*modules: nn.Module) -> tuple[Tensor, ...]:
     return tuple(parameter for module in modules for parameter in module.parameters())
+
+
+def _n_processes() -> int:
+    together = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if together else 1
+
+
+def _of_all_processes(rows: Tensor) -> Tensor:
+    """Put the rows of all processes, as many of each, one below the other.
+
+    Otherwise each would have a queue of its own, and in place of it get that of the first: buffers
+    are kept alike.
+    """
+    n_processes = _n_processes()
+    if n_processes == 1:
+        return rows
+    gathered = [torch.empty_like(rows) for _ in range(n_processes)]
+    distributed.all_gather(gathered, rows.contiguous())
+    return torch.cat(gathered)
 
 
 def _embeddings(projected_bd: Tensor) -> Tensor:

@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 from torch import nn
 
 from protail._registry import Registry
-from protail.methods.method import Counts, Method
+from protail.methods.method import Method
+from protail.profile import Counts
 
 Kind = TypeVar("Kind", bound=Callable[..., Method])
 
 METHODS: Registry[Method] = Registry(
     "method", given=["backbone", "head", "loss", "counts"], package="protail.methods"
 )
-METHODS.register("standard", views=1, heads=(), losses=(), mixes=True)(Method)
+METHODS.register("standard", views=1, heads=(), losses=(), mixes=True, pretrained=False)(Method)
 
 
 def register_method(
@@ -25,6 +26,7 @@ def register_method(
     heads: Sequence[str] = (),
     losses: Sequence[str] = (),
     mixes: bool = True,
+    pretrained: bool = False,
 ) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
 
@@ -38,6 +40,8 @@ def register_method(
         The heads and losses it can work with; empty for any.
     mixes : bool
         Whether it can learn from mixtures of images.
+    pretrained : bool
+        Whether it goes on from a backbone and a head that have been trained before.
 
     Returns
     -------
@@ -57,8 +61,16 @@ def register_method(
     >>> type(make_method("halved", *parts, [3, 1])).__name__
     'Halved'
     """
-    needs = {"views": views, "heads": tuple(heads), "losses": tuple(losses), "mixes": mixes}
-    return METHODS.register(name, **needs)
+    if views not in (1, 2):
+        raise ValueError(f"views={views!r}; expected 1 or 2.")
+    return METHODS.register(
+        name,
+        views=views,
+        heads=tuple(heads),
+        losses=tuple(losses),
+        mixes=mixes and views == 1,
+        pretrained=pretrained,
+    )
 
 
 def make_method(

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from protail.heads.experts import HeadPerExpert
-from protail.methods.method import Counts, ImageBatch, Method
+from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
-from protail.profile import ClassProfile, host_array
+from protail.profile import ClassProfile, Counts
 
 
 def class_temperatures(
@@ -46,7 +46,7 @@ def class_temperatures(
         raise ValueError(f"rho={rho!r}; expected from 0 to below 1, as in 0.05.")
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature={temperature!r}; expected a number above 0.")
-    profile = counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
+    profile = ClassProfile.of(counts)
     shares = profile.counts / profile.counts.sum()
     spread = rho * len(shares) * shares + 1 - rho
     return np.asarray(temperature * spread / spread.max())
@@ -108,6 +108,7 @@ class RoutedDiverseExperts(Method):
     tensor([1.0000, 0.6000])
     """
 
+    head: HeadPerExpert
     temperatures: Tensor
     later_temperatures: Tensor
 
@@ -125,6 +126,10 @@ class RoutedDiverseExperts(Method):
         pairwise: bool = False,
     ) -> None:
         super().__init__(backbone, head, loss, counts)
+        if not isinstance(head, HeadPerExpert):
+            raise TypeError(
+                f"head is a {type(head).__name__}; expected one with experts, such as 'experts'."
+            )
         if not 0 <= diversity < 1:
             raise ValueError(f"diversity={diversity!r}; expected from 0 to below 1, as in 0.45.")
         if reweight_from < 0:
@@ -163,11 +168,6 @@ class RoutedDiverseExperts(Method):
         Tensor, shape ()
             The sum over experts; of mixed images, with both classes in their shares.
         """
-        if not isinstance(self.head, HeadPerExpert):
-            raise TypeError(
-                f"head is a {type(self.head).__name__}; expected one with experts, such as "
-                "'experts'."
-            )
         logits_ebc = self.head.expert_logits(self.features(batch.images))
         logits_ebc = logits_ebc.to(torch.promote_types(logits_ebc.dtype, torch.float32))
         losses = torch.stack([self.loss_of(logits_bc, batch) for logits_bc in logits_ebc])

@@ -63,6 +63,10 @@ def _load(name: str, readers: tuple[Path, ...]) -> Recipe:
     if name.endswith(_SUFFIX):
         return _read(Path(name), str(name), readers)
     first, slash, second = name.partition("/")
+    if "/" in second:
+        raise RecipeError(
+            f"recipe {name!r} has two slashes; expected one at most, as in 'dro-lt/pc-la'."
+        )
     if slash:
         return _combine(_load(first, readers), _load(second, readers))
     if name not in recipe_names():
@@ -82,7 +86,7 @@ def _combine(first: Recipe, second: Recipe) -> Recipe:
             )
     return Recipe(
         name=f"{first.name}/{second.name}",
-        title=f"{first.title}; then {second.title}",
+        title=f"Stage 1 of {first.name}; {second.title}",
         reference="; ".join(dict.fromkeys(filter(None, (first.reference, second.reference)))),
         pretraining=first.pretraining,
         representation=first.representation,
@@ -102,10 +106,20 @@ def _read(file: Path, source: str, readers: tuple[Path, ...]) -> Recipe:
         given = table.get(stage)
         if isinstance(given, dict) and "extends" in given:
             extended = given.pop("extends")
-            bases[stage] = _base(
+            recipe = _extended(
                 extended, stage, file, place.at(f"{stage}.extends"), (*readers, file.resolve())
             )
+            bases[stage] = getattr(recipe, _stage_taken(stage))
+            if stage == "representation" and recipe.pretraining and "pretraining" not in table:
+                # What it goes on from belongs to it.
+                bases["pretraining"] = recipe.pretraining
+                table["pretraining"] = {}
     return Recipe(**read_table({"name": file.stem, **table}, place, bases))
+
+
+def _stage_taken(stage: str) -> str:
+    """Say which stage of a recipe is extended: what begins a stage 1 is the whole of another."""
+    return "representation" if stage == "pretraining" else stage
 
 
 def _read_toml(file: Path, place: Place) -> dict[str, Any]:
@@ -119,7 +133,9 @@ def _read_toml(file: Path, place: Place) -> dict[str, Any]:
         raise place.error(f"this is not valid TOML: {error}.") from None
 
 
-def _base(extended: Any, stage: str, file: Path, place: Place, readers: tuple[Path, ...]) -> Any:
+def _extended(
+    extended: Any, stage: str, file: Path, place: Place, readers: tuple[Path, ...]
+) -> Recipe:
     if not isinstance(extended, str):
         raise place.unexpected(extended, "the name of a recipe, or a path that ends in .toml")
     near = str(file.parent / extended) if extended.endswith(_SUFFIX) else extended
@@ -127,8 +143,6 @@ def _base(extended: Any, stage: str, file: Path, place: Place, readers: tuple[Pa
         recipe = _load(near, readers)
     except RecipeError as error:
         raise place.error(f"{place.key} = {extended!r}: {error}") from None
-    # What begins a stage 1 is the whole of another.
-    taken = "representation" if stage == "pretraining" else stage
-    if taken not in recipe.stages:
-        raise place.unexpected(extended, f"a recipe that has a {taken} stage")
-    return getattr(recipe, taken)
+    if _stage_taken(stage) not in recipe.stages:
+        raise place.unexpected(extended, f"a recipe that has a {_stage_taken(stage)} stage")
+    return recipe

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from protail._registry import Option, Registry
 from protail.data.samplers import _SAMPLERS
-from protail.heads.linear import LinearHead
 from protail.heads.registry import HEADS
 from protail.losses.registry import LOSSES
 from protail.methods.registry import METHODS
@@ -27,18 +25,21 @@ class Part(NamedTuple):
     """A registry, and what to give it to see whether options make anything."""
 
     registry: Registry[Any]
-    smallest: tuple[Any, ...]
+    smallest: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None
 
 
-_backbone = nn.Flatten()
-_backbone.n_features = 2  # type: ignore[assignment]
+def small_width(options: Mapping[str, Any]) -> int:
+    """Give a number of features that a head with these options can take."""
+    experts = options.get("experts", 1)
+    return 12 * experts if isinstance(experts, int) and experts > 0 else 12
 
+
+# A method is tried where its head and its loss are known.
 PARTS = {
-    "method": Part(METHODS, (_backbone, LinearHead(2, 2), nn.CrossEntropyLoss(), [2, 1])),
-    # So many features can be shared by any small number of experts.
-    "head": Part(HEADS, (2, 420)),
-    "loss": Part(LOSSES, ([2, 1],)),
-    "sampler": Part(_ROW_SAMPLERS, ([0, 1],)),
+    "method": Part(METHODS, None),
+    "head": Part(HEADS, lambda options: (2, small_width(options))),
+    "loss": Part(LOSSES, lambda options: ([2, 1],)),
+    "sampler": Part(_ROW_SAMPLERS, lambda options: ([0, 1],)),
 }
 
 
@@ -109,10 +110,12 @@ def complete_options(
         key: conform(options[key], option.hint, place.at(key)) if key in options else option.default
         for key, option in registry.options(name).items()
     }
+    if smallest is None:
+        return complete
     # Each part knows what it takes better than any table of ranges here would: make a small one.
     try:
         with torch.random.fork_rng(devices=[]):
-            registry.make(name, *smallest, **complete)
+            registry.make(name, *smallest(complete), **complete)
     except (TypeError, ValueError) as error:
         raise place.error(f"{place.key}.{error}") from None
     return complete

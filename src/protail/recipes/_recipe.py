@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from protail.recipes._places import Place
-from protail.recipes._rules import check_stages
+from protail.recipes._stage_rules import check_stages
 from protail.recipes._stages import STAGES, read_stage, stage_table
 from protail.recipes._toml import parse_value, toml_text
 from protail.recipes._types import plain

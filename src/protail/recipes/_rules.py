@@ -6,11 +6,15 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from protail.backbones import check_backbone_name
+from protail.backbones import check_backbone_name, make_backbone
 from protail.data.augment._augment import NAMES
 from protail.data.augment._loader import LOADER_NAMES
-from protail.recipes._parts import PARTS
+from protail.heads.registry import HEADS
+from protail.losses.registry import LOSSES
+from protail.methods.registry import METHODS
+from protail.recipes._parts import PARTS, small_width
 from protail.recipes._places import Place
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
@@ -86,6 +90,7 @@ def check_rules(settings: Settings, place: Place) -> None:
     else:
         _check_backbone(settings.backbone, place)
         _check_views(settings, place)
+        _check_method(settings, place)
 
 
 def _check_backbone(name: str, place: Place) -> None:
@@ -119,7 +124,7 @@ def _check_schedule(settings: Settings, place: Place) -> None:
     if any(factor < 0 for _, factor in drops):
         raise place.at("drops").unexpected(drops, "factors >= 0")
     warm_up = settings.warm_up_epochs
-    if warm_up > 0 and warm_up >= settings.epochs:
+    if 0 < settings.epochs <= warm_up:
         raise place.at("warm_up_epochs").unexpected(
             warm_up, f"fewer than epochs, which is {settings.epochs}"
         )
@@ -169,10 +174,39 @@ def _check_views(settings: RepresentationSettings, place: Place) -> None:
         )
 
 
-def _small_head(settings: Settings) -> torch.nn.Module:
-    registry, smallest = PARTS["head"]
+def _check_method(settings: RepresentationSettings, place: Place) -> None:
+    """Make a small one of the stage's own head and loss: it knows best what it can work with."""
+    if HEADS.needs(settings.head).get("builds_on", ()):
+        raise place.at("head").unexpected(
+            settings.head, "a head that begins anew: there is none to build it on in stage 1"
+        )
+    backbone = nn.Flatten()
+    backbone.n_features = small_width(settings.head_options)  # type: ignore[assignment]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            head, loss = (
+                _small_head(settings),
+                LOSSES.make(settings.loss, [2, 1], **settings.loss_options),
+            )
+            METHODS.make(settings.method, backbone, head, loss, [2, 1], **settings.method_options)
+    except (TypeError, ValueError) as error:
+        raise place.error(f"{place.key}.method: {error}") from None
+    wanted = getattr(head, "n_experts", None)
+    if wanted is None:
+        return
+    there = getattr(make_backbone(settings.backbone), "n_experts", None)
+    if wanted != there:
+        has = "none" if there is None else there
+        raise place.at("backbone").unexpected(
+            settings.backbone,
+            f"one with {wanted} experts, as head {settings.head!r} has; it has {has}",
+        )
+
+
+def _small_head(settings: Settings) -> nn.Module:
+    options = settings.head_options
     with torch.random.fork_rng(devices=[]):
-        head: torch.nn.Module = registry.make(settings.head, *smallest, **settings.head_options)
+        head: nn.Module = HEADS.make(settings.head, 2, small_width(options), **options)
     return head
 
 
@@ -192,11 +226,12 @@ def _check_max_norm(settings: Settings, place: Place) -> None:
 
 def _check_reweighting(settings: Settings, place: Place) -> None:
     first = settings.loss_options.get("reweight_from")
-    if first is not None and 0 < settings.epochs <= first:
-        raise place.at("reweight_from").unexpected(
-            first, f"fewer than epochs, which is {settings.epochs}: the first one has number 0"
-        )
     of_method = getattr(settings, "method_options", {}).get("reweight_from")
+    for key, epoch in (("loss_options", first), ("method_options", of_method)):
+        if epoch is not None and 0 < settings.epochs <= epoch:
+            raise place.at(f"{key}.reweight_from").unexpected(
+                epoch, f"fewer than epochs, which is {settings.epochs}: the first one has number 0"
+            )
     if None not in (first, of_method) and first != of_method:
         raise place.at("method_options.reweight_from").unexpected(
             of_method, f"{first}, from which on the loss has its weights"
@@ -226,53 +261,3 @@ def _check_start(settings: ClassifierSettings, place: Place) -> None:
         raise place.at("centroids").unexpected(
             settings.centroids, f'"none": head {settings.head!r} has no prototypes to start there'
         )
-
-
-def check_stages(
-    pretraining: RepresentationSettings | None,
-    representation: RepresentationSettings | None,
-    classifier: ClassifierSettings | None,
-    place: Place,
-) -> None:
-    """Raise unless the stages of a recipe go together.
-
-    Parameters
-    ----------
-    pretraining, representation, classifier
-        Settings of the stages that there are.
-    place : Place
-        The recipe.
-
-    Examples
-    --------
-    >>> from protail.recipes._places import Place
-    >>> from protail.recipes._rules import check_stages
-    >>> from protail.training.settings import ClassifierSettings
-    >>> check_stages(None, None, ClassifierSettings(), Place("a.toml"))
-    """
-    if pretraining is not None:
-        if representation is None:
-            raise place.error("it has pretraining and no representation stage; expected both.")
-        if pretraining.backbone != representation.backbone:
-            raise place.at("pretraining.backbone").unexpected(
-                pretraining.backbone, f"{representation.backbone!r}, that of the representation"
-            )
-    if classifier is None or representation is None:
-        return
-    head = classifier.head
-    fitting = PARTS["head"].registry.needs(head).get("builds_on", ())
-    if "experts" in classifier.head_options:
-        fitting = ("experts",)
-    elif classifier.start == "representation" and not fitting:
-        fitting = (head,)
-    if fitting and representation.head not in fitting:
-        raise place.at("representation.head").unexpected(
-            representation.head,
-            f"{' or '.join(map(repr, fitting))}, which the classifier's head {head!r} begins with",
-        )
-    for option in ("experts", "scale") if "experts" in fitting else ():
-        first, second = (stage.head_options.get(option) for stage in (representation, classifier))
-        if second is not None and first != second:
-            raise place.at(f"classifier.{option}").unexpected(
-                second, f"{first!r}, as the head of the representation has"
-            )

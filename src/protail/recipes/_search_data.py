@@ -13,6 +13,7 @@ from protail.data.sets import DataSet, ImageSet
 from protail.data.sets._files_on_disk import same_content
 from protail.evaluation import Evaluation
 from protail.training.frozen import FrozenFeatures
+from protail.training.inference import inferring
 from protail.training.settings import Precision
 
 SCORES = ("balanced", "few", "all")
@@ -115,7 +116,7 @@ def judge_features(
     head: nn.Module, features: torch.Tensor, data: DataSet, counts: NDArray[np.int64]
 ) -> Evaluation:
     """Judge a head on features of the held-out images; otherwise as `judge`."""
-    with torch.no_grad():
+    with inferring(head):
         predicted = head(features).argmax(1).cpu()
     return Evaluation.from_predictions(
         data.test.labels, predicted, classes=range(len(counts)), counts=counts

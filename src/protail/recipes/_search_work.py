@@ -23,12 +23,12 @@ from protail.training.classifier import learn_heads, learn_stable_heads
 from protail.training.feature_cache import FeatureCache
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave, make_streams
+from protail.training.making import build_method
 from protail.training.phases import representation_steps
 from protail.training.representation import (
     DivergenceError,
     Epoch,
     RepresentationTraining,
-    build_method,
 )
 from protail.training.runs import Run
 

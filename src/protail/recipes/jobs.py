@@ -51,20 +51,25 @@ class Job:
                 f"{self.data.name} holds features only; expected a recipe that begins anew, such "
                 "as 'pc-la', or images."
             )
+        if "experts" in self.recipe.classifier.head_options:
+            raise ValueError(
+                f"recipe {self.recipe.name!r} has a head for features of several experts, and "
+                f"{self.data.name} holds those of one network; expected a recipe such as 'pc-la'."
+            )
         # Whatever the recipe says of stage 1, these features come from elsewhere.
         object.__setattr__(
             self, "recipe", replace(self.recipe, pretraining=None, representation=None)
         )
 
     @property
-    def representation(self) -> RepresentationSettings:
-        """Stage 1, which a job cannot do without."""
+    def phases(self) -> dict[str, RepresentationSettings]:
+        """Stage 1, which a job on images cannot do without, in its phases."""
         if self.recipe.representation is None:
             raise ValueError(
                 f"recipe {self.recipe.name!r} has no representation stage; expected one. Combine "
                 f"it with one that has, as in 'wd/{self.recipe.name}'."
             )
-        return self.recipe.representation
+        return self.recipe.phases
 
     @property
     def resolved(self) -> dict[str, Any]:

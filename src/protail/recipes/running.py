@@ -140,10 +140,9 @@ def _steps(
 ) -> Steps[dict[str, Any]]:
     method = None
     if isinstance(job.data, DataSet):
-        job.representation  # noqa: B018 - raises where there is none
         keeper = _Keeper(job, job.data, run, options, watch, fabric)
         method = yield from representation_steps(
-            job.recipe.phases,
+            job.phases,
             training_maker(job.data, job.seed, options, fabric),
             done=keeper.n_done,
             restore=keeper.restore,

@@ -111,11 +111,26 @@ def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[s
             for view, logits in logits_of_test(head, features).items()
         }
         if isinstance(features, FrozenFeatures):
-            record[stage]["cost"] = _cost(head, features)
+            record[stage]["cost"] = cost_of(head, features)
     return record
 
 
-def _cost(head: nn.Module, features: FrozenFeatures) -> dict[str, float]:
+def cost_of(head: nn.Module, features: FrozenFeatures) -> dict[str, float]:
+    """Say what an image takes.
+
+    Parameters
+    ----------
+    head : nn.Module
+        Features to logits.
+    features : FrozenFeatures
+        Knows the backbone and the test images.
+
+    Returns
+    -------
+    dict of str to float
+        "gflops" and, where a gate chooses among experts, "experts_used", the mean over the test
+        images.
+    """
     backbone, size = features.backbone, features.image_size
     if not isinstance(head, RoutedExpertsHead):
         return {"gflops": gflops(backbone, size)}

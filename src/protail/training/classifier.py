@@ -18,8 +18,9 @@ from protail.training.constraints import MaxNorm, head_constraint
 from protail.training.frozen import Stream, stage_steps
 from protail.training.given import Features
 from protail.training.loop import Driver, diverged, train
+from protail.training.making import make_schedule
 from protail.training.plain import PlainDriver
-from protail.training.representation import DivergenceError, make_schedule
+from protail.training.representation import DivergenceError
 from protail.training.settings import ClassifierSettings
 from protail.training.threads import threads_for
 
@@ -193,6 +194,7 @@ def _learn_group(
     )
     stream = Stream.of(first)
     steps_an_epoch, n_steps = stage_steps(first, frozen.n_draws(stream, seed))
+    schedule = make_schedule(first, n_steps / steps_an_epoch)
     for epoch, start in enumerate(range(0, n_steps, steps_an_epoch)):
         group.on_epoch(epoch)
         n_left = (n_steps - start) * first.batch_size
@@ -205,7 +207,7 @@ def _learn_group(
                 taking_steps,
                 _batches(features, labels, first.batch_size),
                 n_steps,
-                schedule=make_schedule(first),
+                schedule=schedule,
                 watch=None if watch is None else lambda step, _: watch(step, heads),
                 record_every=n_steps + 1 if watch is None else watch_every,
                 start=start,
@@ -259,7 +261,7 @@ def _start(
         transform = prototypes.normalized
         means = class_means(features, labels, len(frozen.counts), transform=transform)
         prototypes.set_prototypes(means)
-    return head
+    return head.eval()
 
 
 def _parameter_groups(

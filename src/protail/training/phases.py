@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 
 from protail.methods import Method
@@ -62,6 +63,9 @@ def representation_steps(
             method = yield from training.steps(n_done, tell)
         epochs_before += settings.epochs
         steps_before += training.n_steps
+        # A training and its driver know each other: only this frees what they hold on a GPU.
+        del training
+        gc.collect()
     assert method is not None
     return method
 

@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protail._messages import unknown_name
-from protail.backbones import check_images, make_backbone
+from protail.backbones import check_images
 from protail.data import make_sampler
 from protail.data.augment import mix_weights
 from protail.data.sets import DataSet
-from protail.heads.registry import make_head
-from protail.losses.registry import make_loss
-from protail.methods import Method, make_method
+from protail.methods import Method
 from protail.training._randomness import derived_seed, seed_device, with_own_generators
 from protail.training.average import MovingAverage
 from protail.training.captured import CapturedDriver
@@ -28,9 +24,9 @@ from protail.training.frozen import FrozenFeatures
 from protail.training.inference import autocast, for_network
 from protail.training.loader import make_feed
 from protail.training.loop import Driver, History, Steps, diverged, training_steps
+from protail.training.making import build_method, make_optimizer, make_schedule
 from protail.training.plain import PlainDriver
-from protail.training.schedules import Schedule, constant, cosine, steps, warm_up
-from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training.settings import RepresentationSettings
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -119,6 +115,12 @@ class RepresentationTraining:
             self.method.to(memory_format=torch.channels_last)
         self._max_norm = head_constraint(self.method.head, settings.max_norm)
         self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
+        most = self.method.largest_batch
+        if most is not None and settings.batch_size > most:
+            raise ValueError(
+                f"{stage}.batch_size={settings.batch_size}: method {settings.method!r} takes "
+                f"{most} images at most as it is set; expected fewer, or larger settings of it."
+            )
         rank, world_size = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
         self._rank, self._captured = rank, captured and fabric is None
         self._data, self._stage = data, stage
@@ -156,6 +158,12 @@ class RepresentationTraining:
         """Raise before training what a network would raise in the middle of it."""
         height, width = next(self.feed.clean(data.train.subset([0]))).shape[2:]
         alone = self.settings.epochs > 0 and len(self._sampler) % self._batch_size == 1
+        if alone and self.settings.second_view:
+            raise ValueError(
+                f"the last of the batches of {self._batch_size} of an epoch has one image, and "
+                f"method {self.settings.method!r} needs two at least; expected another batch size. "
+                f"Set {self._stage}.batch_size."
+            )
         check_images(self.method.backbone, (height, width), alone=alone)
 
     @property
@@ -198,11 +206,21 @@ class RepresentationTraining:
             if diverged(history):
                 raise DivergenceError(
                     f"the loss of epoch {epoch} is {history.losses[-1]}; expected a number. Lower "
-                    "representation.lr or raise representation.warm_up_epochs."
+                    f"{self._stage}.lr or raise {self._stage}.warm_up_epochs."
                 )
             if after_epoch is not None:
                 after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
+        self._check_numbers()
         return self.evaluated
+
+    def _check_numbers(self) -> None:
+        """Raise where the last step went wrong, of which no loss tells any more."""
+        for name, parameter in self.method.named_parameters():
+            if not parameter.isfinite().all():
+                raise DivergenceError(
+                    f"{name} holds what is no number after the last step; expected numbers. Lower "
+                    f"{self._stage}.lr or raise {self._stage}.warm_up_epochs."
+                )
 
     def _begin_epoch(self, epoch: int) -> None:
         self.method.on_epoch(epoch)
@@ -216,7 +234,7 @@ class RepresentationTraining:
             self._driver,
             self._batches(epoch),
             self.n_steps,
-            schedule=make_schedule(self.settings),
+            schedule=make_schedule(self.settings, self.settings.epochs),
             record_every=self.n_steps + 1,
             start=epoch * self.steps_an_epoch,
         )
@@ -280,66 +298,6 @@ def _share_of_batch(batch_size: int, world_size: int) -> int:
     return batch_size // world_size
 
 
-def build_method(
-    settings: RepresentationSettings,
-    counts: np.ndarray[Any, Any],
-    seed: int,
-    start: Method | None = None,
-) -> Method:
-    """Build backbone, head and loss; same seed, same start."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        backbone = make_backbone(
-            settings.backbone, pretrained=settings.pretrained, weights=settings.weights
-        )
-        n_features = int(backbone.n_features)  # type: ignore[arg-type]
-        head = make_head(settings.head, len(counts), n_features, **settings.head_options)
-        if start is not None:
-            # Before a method makes copies of them.
-            backbone.load_state_dict(start.backbone.state_dict())
-            if type(head) is type(start.head):
-                head.load_state_dict(start.head.state_dict())
-        _check_experts(settings, backbone, head)
-        loss = make_loss(settings.loss, counts, **settings.loss_options)
-        return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
-
-
-def _check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
-    there, wanted = (getattr(each, "n_experts", None) for each in (backbone, head))
-    if wanted is not None and wanted != there:
-        has = "none" if there is None else there
-        raise ValueError(
-            f"head {settings.head!r} is for {wanted} experts, and backbone {settings.backbone!r} "
-            f"has {has}; expected as many, as in 'resnet32-{wanted}-experts'."
-        )
-
-
 def _mixing(settings: RepresentationSettings) -> dict[str, float]:
     kinds = {"mixup": settings.mixup, "cutmix": settings.cutmix}
     return {kind: alpha for kind, alpha in kinds.items() if alpha}
-
-
-def make_optimizer(
-    parameters: Any, settings: RepresentationSettings, device: torch.device
-) -> torch.optim.Optimizer:
-    """Make the stochastic gradient descent of a stage, one kernel a step on a GPU."""
-    return torch.optim.SGD(
-        parameters,
-        lr=settings.lr,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        weight_decay=settings.weight_decay,
-        fused=device.type == "cuda",
-    )
-
-
-def make_schedule(settings: RepresentationSettings | ClassifierSettings) -> Schedule:
-    """Make the schedule that settings name."""
-    shapes: dict[str, Schedule] = {
-        "cosine": cosine,
-        "constant": constant,
-        "steps": steps(settings.drops),
-    }
-    if settings.schedule not in shapes:
-        raise ValueError(unknown_name("schedule", settings.schedule, shapes))
-    return warm_up(shapes[settings.schedule], settings.warm_up_epochs / max(settings.epochs, 1))

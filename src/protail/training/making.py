@@ -1,0 +1,102 @@
+"""What a stage is made of: method, optimiser, schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from protail._messages import unknown_name
+from protail.backbones import make_backbone
+from protail.heads.registry import make_head
+from protail.losses.registry import make_loss
+from protail.methods import Method, make_method
+from protail.training.schedules import Schedule, constant, cosine, steps, warm_up
+from protail.training.settings import ClassifierSettings, RepresentationSettings
+
+
+def build_method(
+    settings: RepresentationSettings,
+    counts: np.ndarray[Any, Any],
+    seed: int,
+    start: Method | None = None,
+) -> Method:
+    """Build backbone, head and loss; same seed, same start."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = make_backbone(
+            settings.backbone, pretrained=settings.pretrained, weights=settings.weights
+        )
+        n_features = int(backbone.n_features)  # type: ignore[arg-type]
+        head = make_head(settings.head, len(counts), n_features, **settings.head_options)
+        if start is not None:
+            # Before a method makes copies of them.
+            backbone.load_state_dict(start.backbone.state_dict())
+            if type(head) is type(start.head):
+                head.load_state_dict(start.head.state_dict())
+        _check_experts(settings, backbone, head)
+        loss = make_loss(settings.loss, counts, **settings.loss_options)
+        return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
+
+
+def _check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
+    there, wanted = (getattr(each, "n_experts", None) for each in (backbone, head))
+    if wanted is not None and wanted != there:
+        has = "none" if there is None else there
+        raise ValueError(
+            f"head {settings.head!r} is for {wanted} experts, and backbone {settings.backbone!r} "
+            f"has {has}; expected as many, as in 'resnet32-{wanted}-experts'."
+        )
+
+
+def make_optimizer(
+    parameters: Any, settings: RepresentationSettings, device: torch.device
+) -> torch.optim.Optimizer:
+    """Make the stochastic gradient descent of a stage, one kernel a step on a GPU."""
+    return torch.optim.SGD(
+        parameters,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        weight_decay=settings.weight_decay,
+        fused=device.type == "cuda",
+    )
+
+
+def make_schedule(
+    settings: RepresentationSettings | ClassifierSettings, n_epochs: float
+) -> Schedule:
+    """Make the schedule that settings name.
+
+    Parameters
+    ----------
+    settings : RepresentationSettings or ClassifierSettings
+        Of a stage.
+    n_epochs : float
+        How long the stage is; a limit on its steps may end it within an epoch.
+
+    Returns
+    -------
+    callable
+        The part of the stage that is done to a factor on the rates.
+
+    Examples
+    --------
+    >>> from protail.training.making import make_schedule
+    >>> from protail.training.settings import RepresentationSettings
+    >>> risen = make_schedule(RepresentationSettings(warm_up_epochs=5.0), 100)
+    >>> risen(0.0), risen(0.05) > 0.99
+    (0.0, True)
+    """
+    shapes: dict[str, Schedule] = {
+        "cosine": cosine,
+        "constant": constant,
+        "steps": steps(settings.drops),
+    }
+    if settings.schedule not in shapes:
+        raise ValueError(unknown_name("schedule", settings.schedule, shapes))
+    # A limit on the steps may end a stage before its rate has risen.
+    rise = min(settings.warm_up_epochs / max(n_epochs, 1e-9), 1 - 1e-9)
+    return warm_up(shapes[settings.schedule], rise)
