@@ -3,6 +3,7 @@ import json
 import pytest
 
 from protail.bench.cells import CellError, Cells, read_cell
+from protail.bench.comparisons import COMPARISONS
 from protail.bench.tables import BACKBONES, CHOICES, TABLES, wanted_cells
 from protail.bench.wanted import Cell, Draw
 from reference.documents import ROOT
@@ -113,7 +114,7 @@ def committed():
 
 
 def test_every_committed_cell_is_wanted_and_none_is_there_twice(committed):
-    wanted = wanted_cells([*TABLES, *CHOICES], BACKBONES)
+    wanted = wanted_cells([*TABLES, *COMPARISONS, *CHOICES], BACKBONES)
     cells = Cells(committed)
     assert sum(cell in cells for cell in wanted) == len(cells)
     assert len(cells) == len(list(committed.rglob("*.json")))

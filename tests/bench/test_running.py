@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from protail.bench.cells import Cells
-from protail.bench.running import expected_seconds, missing_groups, run_missing
+from protail.bench.forecasts import expected_seconds
+from protail.bench.groups import missing_groups
+from protail.bench.running import _Work, run_missing
 from protail.bench.scores import unpack_bits
 from protail.bench.wanted import Cell, Draw
 from protail.recipes.running import Job, Options, run_jobs
@@ -151,6 +153,62 @@ def test_a_training_that_diverges_leaves_the_others_alone(made, data, tmp_path):
         assert new.get(cell).record["right"] == cells.get(cell).record["right"]
 
 
+def test_an_error_in_one_group_does_not_lose_the_others(made, data, tmp_path, monkeypatch):
+    cells, _, _ = made
+    judge = _Work._judge
+
+    def fail_on_seed_1(work, group, method, seconds):
+        if group.first.seed == 1:
+            raise ValueError("this one cannot be judged")
+        return judge(work, group, method, seconds)
+
+    monkeypatch.setattr(_Work, "_judge", fail_on_seed_1)
+    said, new = [], Cells(tmp_path)
+    with pytest.raises(ValueError, match="this one cannot be judged"):
+        run_missing(wanted([1, 0, 2]), new, lambda draw: data, CPU, at_once=2, say=said.append)
+    assert [cell in new for cell in wanted([1, 0, 2])] == [False] * 3 + [True] * 6
+    assert any("seed 1: ValueError: this one cannot be judged" in line for line in said)
+    for cell in wanted([0]):
+        assert new.get(cell).record["right"] == cells.get(cell).record["right"]
+
+
+def test_where_nothing_can_be_kept_nothing_more_is_trained(data, tmp_path, monkeypatch):
+    def full(work, group, method, seconds):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_Work, "_judge", full)
+    said = []
+    with pytest.raises(OSError, match="No space"):
+        run_missing(
+            wanted([0, 1]), Cells(tmp_path), lambda draw: data, CPU, at_once=1, say=said.append
+        )
+    assert not any("seed 1" in line for line in said)
+
+
+def test_one_that_nothing_tells_the_time_of_does_not_hold_up_the_others(data, tmp_path):
+    smaller = SMALL | {"representation.batch_size": 8}
+    unknown = Cell("wd", DRAW, 0, smaller)
+    order, cells = [*wanted([0])[:1], unknown, *wanted([1])[:1]], Cells(tmp_path)
+    said = []
+    n = run_missing(order, cells, lambda draw: data, CPU, budget=600, say=said.append)
+    assert n == 2
+    assert [cell in cells for cell in order] == [True, False, True]
+    assert "1 training is left" in said[-1]
+
+
+def test_groups_are_called_by_what_trains_them(tmp_path):
+    draw = Draw("cifar100-lt", 100)
+    names = ("crt", "ce-resnet32", "focal", "wd-resnet32/pc", "dro-lt", "paco-pc", "paco")
+    cells = [Cell(name, draw, 0) for name in names]
+    groups = missing_groups([*cells, Cell("wd", draw, 0, SMALL)], Cells(tmp_path))
+    on = "(resnet32) on cifar100-lt-100, seed 0"
+    first = ["ce-resnet32", "focal", "wd-resnet32", "dro-lt", "paco"]
+    assert [group.name for group in groups[:-1]] == [f"{name} {on}" for name in first]
+    assert "epochs=1, batch_size=16" in groups[-1].name
+    assert len({group.file for group in groups}) == len(groups)
+    assert not any(sign in group.file for group in groups for sign in " /(),=")
+
+
 def test_a_new_row_runs_all_that_stands_on_its_representation_again(made, data, tmp_path):
     cells, old = made[0], Cells(tmp_path)
     old.take(cells)
@@ -167,7 +225,7 @@ def test_backbones_are_kept(data, tmp_path):
     run_missing(wanted()[:1], Cells(tmp_path / "c"), lambda draw: data, CPU, weights=tmp_path / "w")
     [file] = (tmp_path / "w").iterdir()
     load_weights(make_backbone("resnet32"), file)
-    assert file.name.startswith("resnet32-patterns-10-seed0-")
+    assert file.name.startswith("wd-resnet32-patterns-10-seed0-")
 
 
 def test_groups_come_in_the_order_they_are_wanted(tmp_path):

@@ -16,6 +16,7 @@ from protail.bench.cells import Cells
 from protail.bench.tables import wanted_cells
 from protail.bench.wanted import Cell, Draw
 from protail.cli import app
+from protail.cli.bench import _Images, _known, _tables, _wanted
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description
 
@@ -68,6 +69,78 @@ def test_status_knows_the_tables_of_choices(tmp_path):
     assert "tuning" not in run("status", "all", folder=tmp_path).output
     alone = json.loads(run("status", "tuning-stage-2", "--json", folder=tmp_path).stdout)
     assert len(alone["missing"]) == 96
+
+
+def test_status_knows_the_comparisons(tmp_path):
+    for words in ((), ("all",)):
+        ended = run("status", *words, folder=tmp_path)
+        assert ended.exit_code == 0, ended.output
+        for line in ("| table3 ", "| table4 ", "| table9 "):
+            assert ended.output.count(line) == 2
+    alone = json.loads(
+        run("status", "table9", "--backbone", "ResNet-34", "--json", folder=tmp_path).stdout
+    )
+    assert alone["cells"] == len(alone["missing"]) == 18
+    assert alone["trainings"] == [
+        f"wd (resnet34-cifar) on cifar10-lt-100, seed {seed}" for seed in range(3)
+    ]
+
+
+def test_all_is_every_table_that_shows_test_images():
+    assert _tables(["all"]) == [
+        *("table1", "table2", "table8", "questions", "table3", "table4", "table9")
+    ]
+
+
+def test_changes_are_made_where_a_recipe_has_such_a_stage():
+    changes = ["representation.lr=0.5", "pretraining.lr=0.25", "classifier.batch_size=8"]
+    for cell in _wanted(["table9"], None, changes):
+        phases = cell.recipe.phases
+        assert phases["representation"].lr == 0.5
+        assert ("pretraining" in phases) == (cell.recipe_name == "dro-lt")
+        assert "pretraining" not in phases or phases["pretraining"].lr == 0.25
+        assert cell.recipe.classifier is None or cell.recipe.classifier.batch_size == 8
+
+
+def test_cells_that_cannot_be_changed_like_that_are_not_known():
+    known = {cell.recipe_name for cell in _known(["ResNet-34"], ["classifier.temperature=class"])}
+    assert {"wd", "pc-la"} <= known
+    assert "wd-max" not in known
+    assert "wd-max" in {cell.recipe_name for cell in _known(["ResNet-34"], None)}
+
+
+def test_the_help_fits_a_screen_and_names_every_table():
+    shown = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "80"}).output
+    lines = shown.rstrip().splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    for name in [*_tables(["all"]), "status", "write", "take"]:
+        assert name in shown
+
+
+def exported(name, n_classes, n_max, imbalance, file):
+    counts = long_tailed_counts(n_max, n_classes, imbalance)
+    about = draw_description(
+        imbalance=imbalance, kind="exp", selection="shuffled", seed=0, n_max=n_max
+    )
+    data = DataSet(name, noise(counts, 0), noise([1] * n_classes, 1), description=about)
+    save_draw(data, file)
+    return file
+
+
+def test_draws_of_several_data_sets_serve_every_higher_ratio(tmp_path):
+    sizes = {"cifar100-lt": (100, 200), "cifar10-lt": (10, 300)}
+    files = [
+        exported("cifar100-lt", *sizes["cifar100-lt"], 100, tmp_path / "first.zip"),
+        *(exported(name, *size, 10, tmp_path / f"{name}.zip") for name, size in sizes.items()),
+    ]
+    find = _Images(files, tmp_path / "nowhere")
+    for name, (n_classes, n_max) in sizes.items():
+        for imbalance in (100.0, 50.0, 10.0):
+            found = find(Draw(name, imbalance))
+            assert found.name == name
+            expected = long_tailed_counts(n_max, n_classes, imbalance)
+            assert found.train.profile.counts.tolist() == expected.tolist()
 
 
 def test_status_of_all_but_one(tmp_path):

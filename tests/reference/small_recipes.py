@@ -48,6 +48,8 @@ def small_recipe(name):
         changes["classifier.batch_size"] = 32
         if recipe.classifier.epochs:
             changes["classifier.epochs"] = 2
+            if recipe.classifier.warm_up_epochs:
+                changes["classifier.warm_up_epochs"] = 1
     for key, value in _SMALLER_OPTIONS.items():
         stage, options, option = key.split(".")
         settings = getattr(recipe, stage)

@@ -1,8 +1,14 @@
-"""Tables in Markdown."""
+"""Tables in Markdown, and words that stand in several of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+MISSING, DIVERGED = "not run", "diverged"
+MIXED = (
+    "**Mixed:** rows of this table stand on different trainings of one seed, so that differences "
+    "between them hold the difference of the trainings too."
+)
 
 
 def header(*names: str) -> Iterable[str]:

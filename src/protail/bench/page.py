@@ -6,20 +6,14 @@ from collections.abc import Iterable
 
 from protail.bench._page_about import about_cells, figure_lines, search_lines
 from protail.bench._page_choices import choices_section
-from protail.bench._page_tables import header, line
+from protail.bench._page_comparisons import comparisons_section
+from protail.bench._page_tables import DIVERGED, MISSING, MIXED, header, line
 from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import mean_of_groups, paper_table, shown_all
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.summaries import Summary, backbones_differ, has_diverged, summarize
 from protail.bench.tables import BACKBONES, TABLES, Table
-
-_MISSING, _DIVERGED = "not run", "diverged"
-
-_MIXED = (
-    "**Mixed:** rows of this table stand on different trainings of one seed, so that differences "
-    "between them hold the difference of the trainings too."
-)
 
 _INTRODUCTION = """\
 # Results
@@ -65,6 +59,7 @@ def results_page(cells: Cells) -> str:
     parts = [_INTRODUCTION, f"{about_cells(cells)}\n", _NOTE]
     for backbone in BACKBONES:
         parts += [f"## {backbone}\n", *(_section(t, backbone, cells) for t in TABLES.values())]
+    parts += filter(None, [comparisons_section(cells)])
     parts += [choices_section(cells)]
     for title, lines in (("Figures", figure_lines(folder)), ("Searches", search_lines(folder))):
         found = list(lines)
@@ -109,16 +104,16 @@ def _question(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) ->
         plain, mirrored = (
             summarize(table, row, backbone, cells, view) for view in ("plain", "mirrored")
         )
-        missing = _DIVERGED if has_diverged(table, row, backbone, cells) else _MISSING
+        missing = DIVERGED if has_diverged(table, row, backbone, cells) else MISSING
         last = str(mirrored["all"]) if mirrored else missing
         yield line([row.label, *_numbers(plain, table, missing), last])
 
 
 def _mixed(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> list[str]:
-    return [_MIXED, ""] if backbones_differ(table, rows, backbone, cells) else []
+    return [MIXED, ""] if backbones_differ(table, rows, backbone, cells) else []
 
 
-def _numbers(summary: dict[str, Summary], table: Table, missing: str = _MISSING) -> list[str]:
+def _numbers(summary: dict[str, Summary], table: Table, missing: str = MISSING) -> list[str]:
     if not summary:
         return [missing] * len(GROUPS)
     n, whole = summary["all"].n, len(table.seeds)

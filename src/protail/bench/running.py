@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from protail._messages import counted
 from protail.backbones import save_weights
 from protail.bench.cells import Cells
+from protail.bench.forecasts import expected_seconds
+from protail.bench.groups import Group, missing_groups
 from protail.bench.scores import score_head
 from protail.bench.wanted import Cell, Draw
 from protail.data.sets import DataSet
@@ -34,121 +34,6 @@ LoadData = Callable[[Draw], DataSet]
 _LOOKS = 5
 
 
-@dataclass(frozen=True)
-class Group:
-    """Cells that share a trained representation.
-
-    Attributes
-    ----------
-    cells : tuple of Cell
-        At least one; with the same stage 1, images and seed.
-    """
-
-    cells: tuple[Cell, ...]
-
-    @property
-    def first(self) -> Cell:
-        """Any of them, for what they share."""
-        return self.cells[0]
-
-    @property
-    def name(self) -> str:
-        """What to call it in a log."""
-        stage = self.first.recipe.representation
-        assert stage is not None
-        return f"{stage.backbone} on {self.first.draw.folder}, seed {self.first.seed}"
-
-    @property
-    def file(self) -> str:
-        """What to call a file of its weights."""
-        words = self.name.replace(" on ", "-").replace(", seed ", "-seed")
-        return f"{words}-{self.first.representation_key[:10]}.safetensors"
-
-
-def missing_groups(wanted: Iterable[Cell], cells: Cells, known: Iterable[Cell] = ()) -> list[Group]:
-    """Sort missing cells by the representation they need, in the order they are wanted.
-
-    A representation that has to be trained again is judged by all that stands on it: cells of
-    one representation are to be comparable.
-
-    Parameters
-    ----------
-    wanted : iterable of Cell
-        The most wanted first.
-    cells : Cells
-        What is there.
-    known : iterable of Cell
-        Cells beside those wanted; of these, the ones that are there and stand on a
-        representation that has to be trained again.
-
-    Returns
-    -------
-    list of Group
-        What is left to run.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from protail.bench.cells import Cells
-    >>> from protail.bench.running import missing_groups
-    >>> from protail.bench.tables import wanted_cells
-    >>> groups = missing_groups(
-    ...     wanted_cells(["table1"], ["ResNet-34"]), Cells(tempfile.mkdtemp())
-    ... )
-    >>> [(group.name, len(group.cells)) for group in groups[:1]]
-    [('resnet34-cifar on cifar100-lt-100, seed 0', 7)]
-    """
-    every = list(wanted)
-    groups: dict[str, dict[str, Cell]] = {
-        cell.representation_key: {} for cell in every if cell not in cells
-    }
-    for cell in [*every, *(cell for cell in known if cell in cells)]:
-        group = groups.get(cell.representation_key)
-        if group is not None:
-            group.setdefault(cell.key, cell)
-    return [Group(tuple(members.values())) for members in groups.values()]
-
-
-def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = None) -> float | None:
-    """Say how long a group takes, by the cells that were run on such hardware.
-
-    Parameters
-    ----------
-    group : Group
-        What is to be run.
-    cells : Cells
-        What has been run, anywhere.
-    gpus : sequence of str, optional
-        What there is to run on; by default whatever cells were run on.
-
-    Returns
-    -------
-    float or None
-        Seconds for one of several trained at once, its classifiers included; None where no such
-        cell is there.
-    """
-    stage = group.first.recipe.resolved()["representation"]
-    epochs, heads = [], []
-    for result in cells:
-        record = result.record
-        first, seconds = record["recipe"]["representation"], record.get("seconds", {})
-        alike = all(first[key] == stage[key] for key in ("backbone", "batch_size"))
-        alike &= record["data"]["imbalance"] == group.first.draw.imbalance
-        alike &= gpus is None or record.get("about", {}).get("gpus") == list(gpus)
-        if not alike:
-            continue
-        if first["epochs"] and "representation" in seconds:
-            images = 1 - record["data"].get("held_out", 0.0)
-            epochs.append(seconds["representation"] / first["epochs"] / images)
-        if "classifier" in seconds:
-            heads.append(seconds["classifier"])
-    if not epochs:
-        return None
-    a_head = median(heads) if heads else 0.0
-    images = 1 - group.first.draw.held_out
-    return float(median(epochs) * stage["epochs"] * images + a_head * len(group.cells))
-
-
 def run_missing(
     wanted: Iterable[Cell],
     cells: Cells,
@@ -163,7 +48,8 @@ def run_missing(
 ) -> int:
     """Run the cells that are missing, as far as the time allows.
 
-    Every finished cell is kept at once. Nothing is begun that is not likely to end in time.
+    Every finished cell is kept at once. Nothing is begun that is not likely to end in time. An
+    error in what stands on one representation is told, and raised when all others are done.
 
     Parameters
     ----------
@@ -196,6 +82,9 @@ def run_missing(
     began, n_run = time.monotonic(), 0
     while groups:
         left = None if budget is None else budget - (time.monotonic() - began)
+        if left is not None and n_run:
+            # One that nothing tells the time of keeps the others from their turn no longer.
+            groups.sort(key=lambda group: expected_seconds(group, cells, work.gpus) is None)
         n = _how_many(groups[:at_once], cells, work.gpus, left, is_first=n_run == 0)
         if n == 0:
             left_over = counted(len(groups), "training is", "trainings are")
@@ -204,6 +93,8 @@ def run_missing(
         n_run += work.run(groups[:n])
         groups = groups[n:]
         gc.collect()
+    if work.errors:
+        raise work.errors[0]
     return n_run
 
 
@@ -240,6 +131,7 @@ class _Work:
         self._about = describe_surroundings()
         self.gpus: list[str] = self._about["gpus"] if options.device.type == "cuda" else []
         self._about["gpus"] = self.gpus
+        self.errors: list[Exception] = []
 
     def run(self, groups: list[Group]) -> int:
         """Run groups at once; say how many cells came of it."""
@@ -249,7 +141,7 @@ class _Work:
         # Trainings at once share the time.
         seconds = (time.monotonic() - began) / len(groups)
         return sum(
-            self._judge(group, method, seconds)
+            self._try_to_judge(group, method, seconds)
             for group, method in zip(groups, trained, strict=True)
             if method is not None
         )
@@ -271,6 +163,17 @@ class _Work:
         for cell in group.cells:
             self._cells.add(cell, {"diverged": True, "about": self._about})
         return None
+
+    def _try_to_judge(self, group: Group, method: Method, seconds: float) -> int:
+        """Judge a group; hours of the others are not lost to an error in this one."""
+        try:
+            return self._judge(group, method, seconds)
+        except OSError:
+            raise  # nothing more can be kept
+        except Exception as error:
+            self._say(f"{group.name}: {type(error).__name__}: {error}")
+            self.errors.append(error)
+            return 0
 
     def _judge(self, group: Group, method: Method, seconds: float) -> int:
         data, seed = self._load(group.first.draw), group.first.seed

@@ -1,4 +1,4 @@
-"""What a cell says about a head: accuracies, which images are right, norms of its class vectors."""
+"""What a cell says about a head: accuracies, which images are right, what an image takes, norms."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from protail.bench.cells import GROUPS
-from protail.heads import PrototypeHead
-from protail.recipes.scoring import judge, logits_of_test
+from protail.recipes.scoring import cost_of, judge, logits_of_test
+from protail.training.frozen import FrozenFeatures
 from protail.training.given import Features
 
 
@@ -29,7 +29,8 @@ def score_head(head: nn.Module, features: Features) -> dict[str, Any]:
     Returns
     -------
     dict
-        "scores", "right" and "norms", in values that JSON can hold.
+        "scores" and "right"; "cost" where there is a backbone; "norms" where the head has one
+        matrix of class vectors. In values that JSON can hold.
     """
     scores: dict[str, Any] = {}
     right: dict[str, str] = {}
@@ -40,19 +41,31 @@ def score_head(head: nn.Module, features: Features) -> dict[str, Any]:
         scores[view]["calibration_error"] = evaluation.calibration_error
         predicted = torch.softmax(logits, 1).argmax(1).cpu().numpy()
         right[view] = pack_bits(predicted == features.test_labels)
-    return {
-        "scores": scores,
-        "right": right,
-        "norms": [round(float(norm), 4) for norm in class_vectors(head).norm(dim=1)],
-        **_temperatures(head),
-    }
+    cost = {"cost": cost_of(head, features)} if isinstance(features, FrozenFeatures) else {}
+    return {"scores": scores, "right": right, **cost, **_norms(head), **_temperatures(head)}
 
 
 def class_vectors(head: nn.Module) -> Tensor:
     """Give the vector that a head has for each class: a prototype, or a row of weights."""
-    vectors = head.prototypes if isinstance(head, PrototypeHead) else head.weight
-    assert isinstance(vectors, Tensor)
+    vectors = _one_matrix(head)
+    if vectors is None:
+        raise TypeError(
+            f"head is a {type(head).__name__}; expected one with a vector for each class "
+            "(prototypes, or weight)."
+        )
     return vectors.detach().float()
+
+
+def _one_matrix(head: nn.Module) -> Tensor | None:
+    """Find the class vectors; heads of experts, and those built on another one, have none."""
+    found = getattr(head, "prototypes", getattr(head, "weight", None))
+    return found if isinstance(found, Tensor) and found.ndim == 2 else None
+
+
+def _norms(head: nn.Module) -> dict[str, Any]:
+    if _one_matrix(head) is None:
+        return {}
+    return {"norms": [round(float(norm), 4) for norm in class_vectors(head).norm(dim=1)]}
 
 
 def _temperatures(head: nn.Module) -> dict[str, Any]:
@@ -88,15 +101,15 @@ def pack_bits(right: NDArray[np.bool_]) -> str:
     return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
 
 
-def unpack_bits(text: str, n: int) -> NDArray[np.bool_]:
+def unpack_bits(text: str, n: int | None = None) -> NDArray[np.bool_]:
     """Read what `pack_bits` wrote.
 
     Parameters
     ----------
     text : str
         The bits in base 64.
-    n : int
-        Number of images.
+    n : int, optional
+        Number of images; by default all bits, those that only fill the last byte too.
 
     Returns
     -------

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from protail.bench.cells import GROUPS, Cells, Result
 from protail.bench.rows import Row
 from protail.bench.tables import Table
+from protail.bench.wanted import Cell
 
 # Points of deviation from which on the single seeds are shown.
 _WIDE = 3.0
@@ -86,7 +87,12 @@ def summarize(
     dict of str to Summary
         By group; empty where no cell is there, or one has diverged.
     """
-    found = _found(table, row, backbone, cells)
+    return summarize_results(_found(table, row, backbone, cells), view)
+
+
+def summarize_results(found: Iterable[Result], view: str) -> dict[str, Summary]:
+    """Sum up cells of one row: by group; empty where there is none, or one has diverged."""
+    found = list(found)
     if any(result.diverged for result in found):
         return {}
     summaries = {}
@@ -121,8 +127,13 @@ def backbones_differ(table: Table, rows: Iterable[Row], backbone: str, cells: Ce
     bool
         Whether differences between the rows hold more than what the rows differ in.
     """
+    return trainings_differ(table.cells(backbone, rows), cells)
+
+
+def trainings_differ(compared: Iterable[Cell], cells: Cells) -> bool:
+    """Say whether cells of one seed and one stage 1 stand on different trained backbones."""
     trained: dict[str, set[str]] = {}
-    for cell in table.cells(backbone, rows):
+    for cell in compared:
         result = cells.get(cell)
         if result is not None and "backbone" in result.record:
             trained.setdefault(cell.representation_key, set()).add(result.record["backbone"])

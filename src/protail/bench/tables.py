@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from protail._messages import unknown_name
+from protail.bench.comparisons import COMPARISONS, Comparison
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.tuning import STAGE_1, STAGE_1_LEFT, tuning_rows
-from protail.bench.wanted import Cell, Draw
+from protail.bench.wanted import SEEDS, Cell, Draw
 
-SEEDS = (0, 1, 2)
 CIFAR100 = Draw("cifar100-lt", 100)
 # Stage 1 of the paper's tables, and the smaller network that its text names.
 BACKBONES = {"ResNet-34": "wd", "ResNet-32": "wd-resnet32"}
@@ -140,7 +140,7 @@ CHOICES = {
 }
 
 
-def bench_table(name: str) -> Table:
+def bench_table(name: str) -> Table | Comparison:
     """Give a table by its name.
 
     Parameters
@@ -150,17 +150,18 @@ def bench_table(name: str) -> Table:
 
     Returns
     -------
-    Table
+    Table or Comparison
         What it is made of.
 
     Examples
     --------
     >>> from protail.bench.tables import bench_table
-    >>> table = bench_table("table8")
-    >>> len(table.rows), table.cells("ResNet-34")[1].command
-    (4, 'protail train pc-cdt --dataset cifar100-lt --imbalance 100 --seed 0')
+    >>> bench_table("table8").cells("ResNet-34")[1].command
+    'protail train pc-cdt --dataset cifar100-lt --imbalance 100 --seed 0'
+    >>> bench_table("table9").cells("ResNet-34")[1].command
+    'protail train tau-norm --dataset cifar10-lt --imbalance 100 --seed 0'
     """
-    tables = TABLES | CHOICES
+    tables: dict[str, Table | Comparison] = {**TABLES, **COMPARISONS, **CHOICES}
     if name not in tables:
         raise ValueError(unknown_name("table", name, tables))
     return tables[name]
@@ -172,7 +173,7 @@ def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
     Parameters
     ----------
     names : iterable of str
-        Tables, the most wanted first.
+        Tables, the most wanted first; but one seed of all of them comes before the next.
     backbones : iterable of str
         Likewise.
 
@@ -198,4 +199,4 @@ def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
             table = bench_table(name)
             for cell in table.cells(backbone) if backbone in table.backbones else ():
                 cells.setdefault(cell.key, cell)
-    return list(cells.values())
+    return sorted(cells.values(), key=lambda cell: cell.seed)

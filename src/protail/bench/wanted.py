@@ -12,6 +12,9 @@ from typing import Any
 
 from protail.recipes import Recipe, load_recipe, recipe_hash
 
+# What every table has a cell of.
+SEEDS = (0, 1, 2)
+
 
 @dataclass(frozen=True)
 class Draw:

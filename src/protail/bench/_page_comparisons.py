@@ -1,0 +1,142 @@
+"""What the page of results says about other methods: Tables 3, 4 and 9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import mean
+
+from protail.bench._page_tables import DIVERGED, MISSING, MIXED, header, line
+from protail.bench.cells import GROUPS, Cells, Result
+from protail.bench.comparisons import COMPARISONS, Comparison, Entry
+from protail.bench.paper import paper_table
+from protail.bench.summaries import Summary, summarize_results, trainings_differ
+from protail.bench.tables import BACKBONES, TABLES, wanted_cells
+from protail.bench.wanted import Cell
+
+_TITLE = "## Other methods"
+_NOTE = """\
+*All* of the test images, mirrored. *GFLOPs*: thousands of millions of operations that the features
+of one image take, a multiply-add as two; its mirror image takes as many again. *GPU s*: seconds of
+GPU time of one seed, stage 1 and a classifier, each its share where several were trained together.
+Both are those of the first column that has been run.
+"""
+# Columns that are ratios: the groups of classes are shown of this one.
+_GROUPS_OF = "100"
+_DASH = "-"
+
+
+def comparisons_section(cells: Cells) -> str:
+    """Write the tables that have a cell of their own, which no table above them has."""
+    above = {cell.key for cell in wanted_cells(TABLES, BACKBONES)}
+    shown = [
+        table
+        for table in COMPARISONS.values()
+        if any(cell.key not in above and cell in cells for cell in _all_cells(table))
+    ]
+    if not shown:
+        return ""
+    return "\n".join([_TITLE, "", _NOTE, *(_section(table, cells) for table in shown)])
+
+
+def _all_cells(table: Comparison) -> list[Cell]:
+    return [cell for backbone in table.backbones for cell in table.cells(backbone)]
+
+
+def _section(table: Comparison, cells: Cells) -> str:
+    lines = [f"### Table {table.paper} of the paper: {table.title}", ""]
+    lines += [*_beside_paper(table, cells), ""]
+    if _GROUPS_OF in table.columns:
+        lines += [*_groups(table, cells), ""]
+    mixed = trainings_differ(_all_cells(table), cells)
+    return "\n".join([*lines, *([MIXED, ""] if mixed else [])])
+
+
+def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
+    yield from header("mirrored", "backbone", *table.columns, "GFLOPs", "GPU s")
+    for row, entries in _rows(table).items():
+        found = {entry.column: _found(table, entry, cells) for entry in entries}
+        numbers = [_number(table, found.get(column, [])) for column in table.columns]
+        yield line([row, _backbone(table, entries[0]), *numbers, *_costs(found.values())])
+        printed = _printed(table, entries)
+        if printed:
+            shown = [_as_printed(table, printed.get(column)) for column in table.columns]
+            yield line(["*paper*", "", *shown, "", ""])
+            differences = list(_differences(table, found, printed))
+            if any(differences):
+                yield line(["*ours - paper*", "", *differences, "", ""])
+
+
+def _groups(table: Comparison, cells: Cells) -> Iterator[str]:
+    yield from header(f"mirrored, imbalance {_GROUPS_OF}", *GROUPS)
+    for row, entries in _rows(table).items():
+        for entry in entries:
+            if entry.column == _GROUPS_OF:
+                found = _found(table, entry, cells)
+                yield line([row, *(_number(table, found, group) for group in GROUPS)])
+
+
+def _rows(table: Comparison) -> dict[str, list[Entry]]:
+    rows: dict[str, list[Entry]] = {}
+    for entry in table.entries:
+        rows.setdefault(entry.row, []).append(entry)
+    return rows
+
+
+def _found(table: Comparison, entry: Entry, cells: Cells) -> list[Result]:
+    results = (cells.get(entry.cell(seed)) for seed in table.seeds)
+    return [result for result in results if result is not None]
+
+
+def _backbone(table: Comparison, entry: Entry) -> str:
+    of_recipe = entry.cell(table.seeds[0]).recipe.phases["representation"].backbone
+    return next(name for name, known in table.backbones.items() if of_recipe in known)
+
+
+def _number(table: Comparison, found: list[Result], group: str = "all") -> str:
+    score = _score(found, group)
+    if score is None:
+        return DIVERGED if any(result.diverged for result in found) else MISSING
+    whole = len(table.seeds)
+    short = f" ({score.n} of {whole} seeds)" if group == "all" and score.n < whole else ""
+    return f"{score}{short}"
+
+
+def _score(found: list[Result], group: str = "all") -> Summary | None:
+    return summarize_results(found, "mirrored").get(group)
+
+
+def _costs(columns: Iterable[list[Result]]) -> list[str]:
+    records = next(([each.record for each in found] for found in columns if found), [])
+    flops = [record["cost"]["gflops"] for record in records if "cost" in record]
+    seconds = [
+        sum(record["seconds"].get(stage, 0.0) for stage in ("representation", "classifier"))
+        for record in records
+        if "seconds" in record and record.get("about", {}).get("gpus")
+    ]
+    return [f"{mean(flops):.3f}" if flops else "", f"{mean(seconds):.0f}" if seconds else ""]
+
+
+def _printed(table: Comparison, entries: list[Entry]) -> dict[str, float]:
+    paper = paper_table(table.paper)
+    values = {
+        entry.column: paper.value(entry.paper, entry.column)
+        for entry in entries
+        if entry.paper is not None
+    }
+    return {column: value for column, value in values.items() if value is not None}
+
+
+def _as_printed(table: Comparison, value: float | None) -> str:
+    if value is None:
+        return _DASH
+    usual = f"{value:.{paper_table(table.paper).decimals}f}"
+    # Single entries have more digits.
+    return usual if float(usual) == value else str(value)
+
+
+def _differences(
+    table: Comparison, found: dict[str, list[Result]], printed: dict[str, float]
+) -> Iterator[str]:
+    for column in table.columns:
+        ours, theirs = _score(found.get(column, [])), printed.get(column)
+        yield "" if ours is None or theirs is None else f"{ours.mean - theirs:+.2f}"

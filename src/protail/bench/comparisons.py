@@ -1,0 +1,190 @@
+"""Tables 3, 4 and 9: other methods, each entry a recipe of its own on some images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from protail.bench.wanted import SEEDS, Cell, Draw
+
+_CIFAR100 = {ratio: Draw("cifar100-lt", float(ratio)) for ratio in ("100", "50", "10")}
+_CIFAR10 = {"all": Draw("cifar10-lt", 100)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a table, over seeds.
+
+    Attributes
+    ----------
+    row, column : str
+        Where it stands.
+    recipe : str
+        What is run.
+    draw : Draw
+        On which images.
+    paper : str or None
+        The row of the paper's table; its column is the same as ours.
+    """
+
+    row: str
+    column: str
+    recipe: str
+    draw: Draw
+    paper: str | None = None
+
+    def cell(self, seed: int) -> Cell:
+        """Make the cell of a seed."""
+        return Cell(self.recipe, self.draw, seed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table whose entries stand on different representations.
+
+    Attributes
+    ----------
+    name : str
+        What users write.
+    title : str
+        One line on what it shows.
+    paper : int
+        The number of the paper's table that it stands beside.
+    entries : tuple of Entry
+        Row by row, the most wanted column first.
+    seeds : tuple of int
+        One cell each for every entry.
+    backbones : mapping of str to tuple of str
+        By what the reader sees, the backbones of recipes.
+    """
+
+    name: str
+    title: str
+    paper: int
+    entries: tuple[Entry, ...]
+    seeds: tuple[int, ...] = SEEDS
+    backbones: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {
+            "ResNet-34": ("resnet34-cifar",),
+            "ResNet-32": ("resnet32", *(f"resnet32-{n}-experts" for n in (2, 3, 4))),
+        }
+    )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """From left to right."""
+        return tuple(dict.fromkeys(entry.column for entry in self.entries))
+
+    def cells(self, backbone: str) -> list[Cell]:
+        """List the cells on a backbone: seed by seed, and column by column."""
+        return [
+            cell
+            for seed in self.seeds
+            for column in self.columns
+            for entry in self.entries
+            if entry.column == column
+            and (cell := entry.cell(seed)).recipe.phases["representation"].backbone
+            in self.backbones[backbone]
+        ]
+
+
+_OWN = (
+    # row, recipe, row of the paper
+    ("CE", "ce-resnet32", "CE"),
+    ("Focal", "focal", "Focal Loss"),
+    ("Class-balanced", "class-balanced", None),
+    ("LDAM", "ldam", "LDAM Loss"),
+    ("LDAM-DRW", "ldam-drw", None),
+    ("cRT", "crt", "cRT"),
+    ("LWS", "lws", None),
+    ("LogitAdjust (balanced softmax)", "logit-adjusted", "LogitAdjust"),
+    ("LogitAdjust, post hoc", "logit-adjusted-post-hoc", None),
+    ("DisAlign", "disalign", None),
+    ("mixup", "mixup", None),
+    ("CutMix", "cutmix", None),
+    ("DRO-LT", "dro-lt", "DRO-LT"),
+    ("PaCo", "paco", "PaCO"),
+    ("PaCo, PC", "paco-pc", None),
+    ("RIDE", "ride", "RIDE"),
+    ("RIDE, routed", "ride-routed", None),
+    ("RIDE, PC", "ride-pc", None),
+)
+_ON_WD = (
+    ("CE, ResNet-34", "ce", None),
+    ("WD", "wd", "WD"),
+    ("WD, post-hoc LogitAdjust", "wd/logit-adjusted-post-hoc", None),
+    ("WD, cRT", "wd/crt", None),
+    ("WD, LWS", "wd/lws", None),
+    ("WD, L2-norm", "l2-norm", None),
+    ("WD, tau-norm", "tau-norm", None),
+    ("WD, DisAlign", "wd/disalign", None),
+    ("WD, LOS", "los", None),
+    ("WD + WD + Max", "wd-max", "WD + WD + Max"),
+    ("NCM", "ncm-augmented", "NCM"),
+    ("PC + LA", "pc-la", None),
+    ("PC", "pc-cdt-la", "PC (Ours)"),
+)
+# On CIFAR-10-LT the paper has fewer rows, and calls LDAM what is LDAM-DRW.
+_CIFAR10_ROWS = {
+    "ce-resnet32": "CE",
+    "crt": "cRT",
+    "ldam": None,
+    "ldam-drw": "LDAM",
+    "dro-lt": "DRO-LT",
+    "wd": "WD",
+    "wd-max": "WD + WD + Max",
+    "tau-norm": None,
+    "ncm-augmented": "NCM",
+    "pc-la": None,
+    "pc-cdt-la": "PC (Ours)",
+}
+_REPRESENTATIONS = (("CE", "ce-resnet32"), ("DRO-LT", "dro-lt"), ("WD", "wd"))
+_CLASSIFIERS = (
+    ("CE", None),
+    ("cRT", "crt"),
+    ("WD + MaxNorm", "wd-max"),
+    ("PC (Ours)", "pc-cdt-la"),
+)
+
+
+def _table_3() -> Iterable[Entry]:
+    for column, classifier in _CLASSIFIERS:
+        for row, first in _REPRESENTATIONS:
+            # DRO-LT has no softmax of its own but that of its balanced last stage.
+            softmax = "dro-lt/softmax" if first == "dro-lt" else first
+            recipe = softmax if classifier is None else f"{first}/{classifier}"
+            yield Entry(row, column, recipe, _CIFAR100["100"], row)
+
+
+COMPARISONS = {
+    table.name: table
+    for table in (
+        Comparison(
+            "table3",
+            "Representations (rows) under classifiers (columns)",
+            3,
+            tuple(_table_3()),
+        ),
+        Comparison(
+            "table4",
+            "Other methods, by imbalance",
+            4,
+            tuple(
+                Entry(row, column, recipe, draw, paper)
+                for row, recipe, paper in (*_OWN, *_ON_WD)
+                for column, draw in _CIFAR100.items()
+            ),
+        ),
+        Comparison(
+            "table9",
+            "Other methods on CIFAR-10-LT",
+            9,
+            tuple(
+                Entry(row, column, recipe, draw, _CIFAR10_ROWS[recipe])
+                for row, recipe, _ in (*_OWN, *_ON_WD)
+                if recipe in _CIFAR10_ROWS
+                for column, draw in _CIFAR10.items()
+            ),
+        ),
+    )
+}

@@ -1,0 +1,172 @@
+"""How long a training will take, by the cells that were run on such hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from statistics import median
+from typing import Any
+
+from protail.bench.cells import Cells
+from protail.bench.groups import Group
+from protail.data.sets import long_tailed_counts
+
+# Images of the largest class, and classes. A step takes as long on either: images are as large.
+_SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
+# Stands for any other data set, of which only cells of the same one tell the time.
+_SOME_SIZE = (1000, 10)
+# What a step of a method is thought to take where no cell has it: contrasts and experts pass an
+# image through more than once.
+_STEPS_A_METHOD_STEP = 3.0
+
+_Table = Mapping[str, Any]
+
+
+def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = None) -> float | None:
+    """Say how long a group takes, by the cells that were run on such hardware.
+
+    Cells whose phases are the same but for their length tell it best. Without any, each phase is
+    forecast alone: by cells of nothing but such a phase, else by plain trainings of the backbone
+    in batches of that size, by the number of steps, with a careful guess for other methods.
+
+    Parameters
+    ----------
+    group : Group
+        What is to be run.
+    cells : Cells
+        What has been run, anywhere.
+    gpus : sequence of str, optional
+        What there is to run on; by default whatever cells were run on.
+
+    Returns
+    -------
+    float or None
+        Seconds for one of several trained at once, its classifiers included; None where no such
+        cell is there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from protail.bench.cells import Cells
+    >>> from protail.bench.forecasts import expected_seconds
+    >>> from protail.bench.groups import Group
+    >>> from protail.bench.wanted import Cell, Draw
+    >>> cells, draw = Cells(tempfile.mkdtemp()), Draw("cifar100-lt", 100)
+    >>> scores = {"plain": {"all": 0.4, "many": 0.6, "medium": 0.4, "few": 0.1}}
+    >>> _ = cells.add(
+    ...     Cell("wd", draw, 0), {"scores": scores, "seconds": {"representation": 60.0}}
+    ... )
+    >>> twice = Cell("wd", draw, 1, {"representation.epochs": 400})
+    >>> expected_seconds(Group((twice,)), cells)
+    120.0
+    >>> expected_seconds(Group((Cell("paco", draw, 0),)), cells) is None
+    True
+    """
+    data = vars(group.first.draw)
+    records = [result.record for result in cells]
+    known = [each for each in records if _tells(each, data["dataset"], gpus)]
+    phases = _phases(group.first.recipe.resolved())
+    training = _seconds_of(phases, data, known)
+    if training is None:
+        return None
+    return training + _seconds_of_heads(group, known)
+
+
+def _tells(record: _Table, dataset: str, gpus: Sequence[str] | None) -> bool:
+    other = record["data"]["dataset"]
+    same_size = other == dataset or {other, dataset} <= set(_SIZES)
+    same_place = gpus is None or record.get("about", {}).get("gpus") == list(gpus)
+    return same_size and same_place and "seconds" in record
+
+
+def _phases(recipe: _Table) -> list[_Table]:
+    """List what is trained before stage 2; older cells know no pretraining."""
+    return [recipe[name] for name in ("pretraining", "representation") if recipe.get(name)]
+
+
+def _seconds_of(phases: Sequence[_Table], data: _Table, known: Sequence[_Table]) -> float | None:
+    alike = [_kind(phase) for phase in phases]
+    rate = _seconds_a_step(known, lambda theirs: [_kind(phase) for phase in theirs] == alike)
+    if rate is not None:
+        return rate * _n_steps(phases, data)
+    if len(phases) > 1:
+        each = [_seconds_of([phase], data, known) for phase in phases]
+        return None if None in each else sum(seconds for seconds in each if seconds is not None)
+    [phase] = phases
+    rate = _seconds_a_step(known, lambda theirs: all(_is_plain(one, phase) for one in theirs))
+    if rate is None:
+        return None
+    factor = 1.0 if phase["method"] == "standard" else _STEPS_A_METHOD_STEP
+    return factor * rate * _n_steps(phases, data)
+
+
+def _kind(phase: _Table) -> tuple[Any, ...]:
+    """Name what makes a phase's epochs as long as they are."""
+    keys = ("backbone", "batch_size", "method", "sampler", "precision")
+    return (*(phase[key] for key in keys), tuple(phase.get("second_view", ())))
+
+
+def _is_plain(phase: _Table, wanted: _Table) -> bool:
+    same = all(phase[key] == wanted[key] for key in ("backbone", "batch_size"))
+    return same and phase["method"] == "standard"
+
+
+def _seconds_a_step(
+    known: Sequence[_Table], is_alike: Callable[[list[_Table]], bool]
+) -> float | None:
+    rates = [
+        record["seconds"]["representation"] / n
+        for record in known
+        if is_alike(phases := _phases(record["recipe"]))
+        and (n := _n_steps(phases, record["data"]))
+        and "representation" in record["seconds"]
+    ]
+    return median(rates) if rates else None
+
+
+def _n_steps(phases: Sequence[_Table], data: _Table) -> float:
+    steps = (phase["epochs"] * _draws(phase, data) / phase["batch_size"] for phase in phases)
+    return float(sum(steps))
+
+
+def _draws(stage: _Table, data: _Table) -> float:
+    """Say how many images an epoch of a stage has."""
+    n_max, n_classes = _SIZES.get(data["dataset"], _SOME_SIZE)
+    balanced = stage["sampler"] == "class-balanced"
+    images = n_max * n_classes if balanced else _n_images(n_max, n_classes, data["imbalance"])
+    return images * float(1 - data.get("held_out", 0.0))
+
+
+@cache
+def _n_images(n_max: int, n_classes: int, imbalance: float) -> int:
+    return int(long_tailed_counts(n_max, n_classes, min(imbalance, n_max)).sum())
+
+
+def _seconds_of_heads(group: Group, known: Sequence[_Table]) -> float:
+    """Say what the classifiers of a group take, by those on the same backbone; else nothing."""
+    backbone = group.first.recipe.phases["representation"].backbone
+    rates = [
+        record["seconds"]["classifier"] / _draws_of_head(stage, record["data"])
+        for record in known
+        if (stage := record["recipe"]["classifier"]) is not None
+        and record["recipe"]["representation"]["backbone"] == backbone
+        and "classifier" in record["seconds"]
+    ]
+    if not rates:
+        return 0.0
+    data = vars(group.first.draw)
+    return float(median(rates) * sum(_draws_of_head(stage, data) for stage in _heads(group)))
+
+
+def _heads(group: Group) -> Iterator[_Table]:
+    for cell in group.cells:
+        stage = cell.recipe.resolved()["classifier"]
+        if stage is not None:
+            yield stage
+
+
+def _draws_of_head(stage: _Table, data: _Table) -> float:
+    # Means of classes, where nothing is learned, take a pass too.
+    draws = float(max(1, stage["epochs"]) * _draws(stage, data))
+    limit = stage.get("max_steps")
+    return draws if limit is None else min(draws, float(limit * stage["batch_size"]))

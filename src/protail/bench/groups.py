@@ -1,0 +1,98 @@
+"""Missing cells, sorted by the representation they stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protail.bench.cells import Cells
+from protail.bench.wanted import Cell
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that share a trained representation.
+
+    Attributes
+    ----------
+    cells : tuple of Cell
+        At least one; with the same stage 1, images and seed.
+    """
+
+    cells: tuple[Cell, ...]
+
+    @property
+    def first(self) -> Cell:
+        """Any of them, for what they share."""
+        return self.cells[0]
+
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+        changes = [
+            f"{key.partition('.')[2]}={value}"
+            for key, value in self.first.overrides.items()
+            if not key.startswith("classifier.")
+        ]
+        made_by = ", ".join([self._backbone, *changes])
+        return f"{self._stage_1} ({made_by}) on {self.first.draw.folder}, seed {self.first.seed}"
+
+    @property
+    def file(self) -> str:
+        """What to call a file of its weights."""
+        words = [self._stage_1, self._backbone, self.first.draw.folder, f"seed{self.first.seed}"]
+        return "-".join([*words, self.first.representation_key[:10]]) + ".safetensors"
+
+    @property
+    def _stage_1(self) -> str:
+        """The recipe of nothing but stage 1 where there is one, else any that begins with it."""
+        alone = (cell for cell in self.cells if cell.recipe.classifier is None)
+        return next(alone, self.first).recipe_name.partition("/")[0]
+
+    @property
+    def _backbone(self) -> str:
+        return self.first.recipe.phases["representation"].backbone
+
+
+def missing_groups(wanted: Iterable[Cell], cells: Cells, known: Iterable[Cell] = ()) -> list[Group]:
+    """Sort missing cells by the representation they need, in the order they are wanted.
+
+    A representation that has to be trained again is judged by all that stands on it: cells of
+    one representation are to be comparable.
+
+    Parameters
+    ----------
+    wanted : iterable of Cell
+        The most wanted first.
+    cells : Cells
+        What is there.
+    known : iterable of Cell
+        Cells beside those wanted; of these, the ones that are there and stand on a
+        representation that has to be trained again.
+
+    Returns
+    -------
+    list of Group
+        What is left to run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from protail.bench.cells import Cells
+    >>> from protail.bench.groups import missing_groups
+    >>> from protail.bench.tables import wanted_cells
+    >>> groups = missing_groups(
+    ...     wanted_cells(["table1"], ["ResNet-34"]), Cells(tempfile.mkdtemp())
+    ... )
+    >>> [(group.name, len(group.cells)) for group in groups[:1]]
+    [('wd (resnet34-cifar) on cifar100-lt-100, seed 0', 7)]
+    """
+    every = list(wanted)
+    groups: dict[str, dict[str, Cell]] = {
+        cell.representation_key: {} for cell in every if cell not in cells
+    }
+    for cell in [*every, *(cell for cell in known if cell in cells)]:
+        group = groups.get(cell.representation_key)
+        if group is not None:
+            group.setdefault(cell.key, cell)
+    return [Group(tuple(members.values())) for members in groups.values()]
