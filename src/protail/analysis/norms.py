@@ -77,7 +77,7 @@ def class_norms(vectors: ArrayLike | torch.Tensor, counts: ArrayLike | ClassProf
     >>> measured.rank_correlation, measured.head_to_tail
     (1.0, 3.0)
     """
-    profile = as_profile(counts)
+    profile = ClassProfile.of(counts)
     norms = np.linalg.norm(as_vectors(vectors, profile), axis=1)
     mean = float(norms.mean())
     head, _, tail = profile.groups().values()
@@ -114,7 +114,7 @@ def mean_class_norms(norms: ArrayLike, counts: ArrayLike | ClassProfile) -> Clas
     >>> measured.norms.tolist(), measured.variation, measured.rank_correlation
     ([2.0, 2.0], 0.5, 0.0)
     """
-    profile = as_profile(counts)
+    profile = ClassProfile.of(counts)
     of_seeds = [class_norms(np.reshape(one, (-1, 1)), profile) for one in np.asarray(norms)]
     if not of_seeds:
         raise ValueError("norms has no rows; expected one for each seed.")
@@ -129,11 +129,6 @@ def mean_class_norms(norms: ArrayLike, counts: ArrayLike | ClassProfile) -> Clas
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if len(known) == len(values) else None
-
-
-def as_profile(counts: ArrayLike | ClassProfile) -> ClassProfile:
-    """Take counts for a profile where they are none."""
-    return counts if isinstance(counts, ClassProfile) else ClassProfile(host_array(counts))
 
 
 def as_vectors(vectors: ArrayLike | torch.Tensor, profile: ClassProfile) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from protail.analysis.norms import as_profile, as_vectors
+from protail.analysis.norms import as_vectors
 from protail.profile import ClassProfile
 
 PAIRS = ("all-all", "head-head", "head-tail", "tail-tail")
@@ -78,7 +78,7 @@ def class_separation(
     >>> measured.distance
     {'all-all': 1.3333333333333333, 'head-head': None, 'head-tail': 1.0, 'tail-tail': 2.0}
     """
-    profile = as_profile(counts)
+    profile = ClassProfile.of(counts)
     rows = as_vectors(prototypes, profile)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)

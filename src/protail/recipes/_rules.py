@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -53,6 +53,8 @@ _RANGES = {
     "max_norm_part": Range(0),
     "ema": Range(0, 1),
 }
+# What a part needs is registered under these words.
+_PLURAL = {"head": "heads", "loss": "losses"}
 # Which of them suit small images on the device and which large ones, the data set knows.
 _AUGMENTS = tuple(dict.fromkeys((*NAMES, *LOADER_NAMES)))
 
@@ -141,18 +143,12 @@ def _check_parts(settings: Settings, place: Place) -> None:
         if fitting and other not in fitting:
             listed = " or ".join(map(repr, fitting))
             raise place.at(about).unexpected(other, f"{listed} with {part} {name!r}")
-    scales = [options["scale"] for options in _options_of(settings) if "scale" in options]
+    both = (settings.head_options, settings.loss_options)
+    scales = [options["scale"] for options in both if "scale" in options]
     if len(set(scales)) > 1:
         raise place.at("loss_options.scale").unexpected(
             scales[1], f"{scales[0]:g}, the scale of head {settings.head!r}"
         )
-
-
-_PLURAL = {"head": "heads", "loss": "losses"}
-
-
-def _options_of(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    return settings.head_options, settings.loss_options
 
 
 def _check_views(settings: RepresentationSettings, place: Place) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from protail.analysis import ClassNorms, mean_class_norms
-from protail.analysis.norms import as_profile
 from protail.profile import ClassProfile
 from protail.report.figures._picture import (
     BLUE,
@@ -53,7 +52,7 @@ def figure2(
     >>> figure2([300, 40, 3], [3.0, 2.0, 1.0], [1.0, 2.0, 2.0], [2.0, 2.1, 2.0])[1:4]
     b'PNG'
     """
-    profile = as_profile(counts)
+    profile = ClassProfile.of(counts)
     named = {
         "Softmax weights": (_checked("softmax_norms", softmax_norms, profile), ORANGE),
         "Centroids": (_checked("centroid_norms", centroid_norms, profile), PURPLE),
