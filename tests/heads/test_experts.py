@@ -64,7 +64,7 @@ def test_its_scale_is_that_of_the_paper():
     head = make_head("experts", 3, 6)
     assert (head.scale, head.n_experts, head.n_classes, head.n_features) == (30.0, 3, 3, 6)
     aligned = torch.cat([expert.weight[1] for expert in head.experts])[None].detach()
-    torch.testing.assert_close(head(aligned)[0, 1].item(), 30.0)
+    torch.testing.assert_close(head(aligned)[0, 1].detach(), torch.tensor(30.0))
 
 
 def test_state_and_copies():
