@@ -123,6 +123,35 @@ def test_the_best_choice_is_named_as_the_row_it_is(tmp_path):
     assert "the paper's is 53.4. The search does not close the gap." in page
 
 
+def test_every_tau_is_shown(tmp_path):
+    cells, table = Cells(tmp_path), CHOICES["tuning-tau"]
+    for row in table.rows:
+        for seed in table.seeds:
+            keep_choice(cells, table, row, seed, 0.3 + seed / 100)
+    page = results_page(cells)
+    assert "## The tau of normalised weights" in page
+    assert page.count("| 30.50 | 30.00 | 31.00 |") == len(table.rows)
+
+
+def test_prototypes_stand_beside_their_rivals_on_every_stage_1(tmp_path):
+    cells, table = Cells(tmp_path), CHOICES["strong-stage-1"]
+    scores = {
+        "base / softmax": 0.3,
+        "base / post hoc, tau 0.5": 0.4,
+        "base / post hoc, tau 1": 0.35,
+        "base / PC, radius 8, tau 0.25": 0.41,
+        "base / PC, cosine, rate 4": 0.42,
+        "scale 32 / softmax": 0.5,
+    }
+    for row in table.rows:
+        if row.label in scores:
+            keep_choice(cells, table, row, 0, scores[row.label])
+    page = results_page(cells)
+    assert "| base | 30.00 | 40.00 | 42.00 | cosine, rate 4 |" in page
+    assert "| scale 32 | 50.00 | not run | not run |  |" in page
+    assert "6 of 308 settings have been run" in page
+
+
 def test_no_choice_is_made_on_test_images():
     for table in CHOICES.values():
         cells = table.cells("ResNet-34")

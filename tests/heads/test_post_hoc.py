@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail import ClassProfile
+from protail.heads.cosine import CosineHead
 from protail.heads.post_hoc import PostHocAdjustedHead
 from protail.losses import LogitAdjustedLoss
 from reference.linear_by_loop import linear_logits, lists_of, stage_1_head, stage_1_problems
@@ -43,6 +44,25 @@ def test_equal_counts_change_no_prediction(problem, count, tau):
     first, features, counts = problem
     head = build(first, [count] * len(counts), tau=tau)
     assert torch.equal(head(features).argmax(1), first(features).argmax(1))
+
+
+@settings(deadline=None, max_examples=40)
+@given(stage_1_problems(), st.sampled_from([0.0, 1.0]), st.sampled_from([1.0, 16.0]))
+def test_on_a_cosine_head_it_equals_a_loop(problem, tau, scale):
+    linear, features, counts = problem
+    first = CosineHead(linear.n_classes, linear.n_features, scale=scale).double()
+    first.weight.data.copy_(linear.weight)
+    head = build(first, counts, tau=tau)
+    for row, logits in zip(features.tolist(), head(features).tolist(), strict=True):
+        for c, weight in enumerate(linear.weight.tolist()):
+            cosine = sum(a * b for a, b in zip(row, weight, strict=True)) / (
+                math.hypot(*row) * math.hypot(*weight)
+            )
+            expected = scale * cosine - tau * math.log(counts[c] / sum(counts))
+            assert logits[c] == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    again = PostHocAdjustedHead(first.n_classes, first.n_features, tau=tau).double()
+    again.load_state_dict(head.state_dict())
+    assert torch.equal(again(features), head(features))
 
 
 def test_rare_classes_gain():

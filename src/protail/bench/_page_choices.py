@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from protail._messages import counted
-from protail.bench._page_tables import header, line
+from protail.bench._page_tables import MISSING, header, line
 from protail.bench.cells import Cells
 from protail.bench.paper import paper_value
 from protail.bench.rows import Row
@@ -14,13 +14,26 @@ from protail.bench.tables import CHOICES, TABLES, Table
 from protail.bench.tuning import stage_1_of
 
 _TITLE = "## The best setting of the prototype classifier, on held-out training images"
+_STRONG_TITLE = "## The strongest prototypes, on held-out training images"
+_TAU_TITLE = "## The tau of normalised weights, on held-out training images"
 # Rows that are shown; the cells have the others.
 _BEST_SHOWN = 10
+# Classifiers, by the first words of their labels.
+_KINDS = ("softmax", "post hoc", "PC")
 _Ranked = list[tuple[Row, Summary]]
 
 
 def choices_section(cells: Cells) -> str:
     """Write what was tried on held-out training images, and what became of the best."""
+    sections = (
+        (_TITLE, _best_setting(cells)),
+        (_TAU_TITLE, _every_row(CHOICES["tuning-tau"], cells)),
+        (_STRONG_TITLE, _strong(CHOICES["strong-stage-1"], cells)),
+    )
+    return "\n".join("\n".join([title, "", *lines]) for title, lines in sections if lines)
+
+
+def _best_setting(cells: Cells) -> list[str]:
     first, second = (CHOICES[name] for name in ("tuning-stage-1", "tuning-stage-2"))
     [backbone] = first.backbones
     lines: list[str] = []
@@ -33,14 +46,42 @@ def choices_section(cells: Cells) -> str:
         shown = ranked[:_BEST_SHOWN]
         lines += _choice(second, backbone, f"{_run(second, ranked)} The best of them:", shown)
         lines += [_outcome(ranked[0][0], backbone, cells), ""]
-    return "\n".join([_TITLE, "", *lines]) if lines else ""
+    return lines
+
+
+def _every_row(table: Table, cells: Cells) -> list[str]:
+    [backbone] = table.backbones
+    ranked = ranked_rows(table, backbone, cells)
+    return [*_choice(table, backbone, _run(table, ranked), ranked)] if ranked else []
+
+
+def _strong(table: Table, cells: Cells) -> list[str]:
+    """Show each stage 1 with its softmax, post-hoc adjustment and prototypes, these at their best.
+
+    The best of many settings is high by chance alone: the more were tried, the higher.
+    """
+    [backbone] = table.backbones
+    ranked = ranked_rows(table, backbone, cells)
+    if not ranked:
+        return []
+    said = f"{_run(table, ranked)} Each stage 1, with the best of every kind of classifier:"
+    lines = [*_about(table, backbone, said), *header("stage 1", *_KINDS, "which PC")]
+    best: dict[str, dict[str, tuple[str, Summary]]] = {}
+    for row, score in ranked:
+        stage_2 = row.label.removeprefix(f"{stage_1_of(row)} / ")
+        kind, _, setting = stage_2.partition(", ")
+        best.setdefault(stage_1_of(row), {}).setdefault(kind, (setting, score))
+    for name, kinds in best.items():
+        scores = [f"{kinds[kind][1].mean:.2f}" if kind in kinds else MISSING for kind in _KINDS]
+        lines.append(line([name, *scores, kinds["PC"][0] if "PC" in kinds else ""]))
+    return [*lines, ""]
 
 
 def _run(table: Table, ranked: _Ranked) -> str:
     return f"{len(ranked)} of {len(table.rows)} settings have been run."
 
 
-def _choice(table: Table, backbone: str, said: str, shown: _Ranked) -> Iterator[str]:
+def _about(table: Table, backbone: str, said: str) -> Iterator[str]:
     yield from (f"### {table.title} ({backbone})", "")
     yield (
         f"Mean accuracy of the classes, mirrored, on {100 * table.held_out:g} % of each class's "
@@ -50,6 +91,10 @@ def _choice(table: Table, backbone: str, said: str, shown: _Ranked) -> Iterator[
         f"rare classes, differences below about a point are noise. {said}"
     )
     yield ""
+
+
+def _choice(table: Table, backbone: str, said: str, shown: _Ranked) -> Iterator[str]:
+    yield from _about(table, backbone, said)
     # How hard a split is differs more than settings do: each stands for itself.
     splits = [f"split {seed}" for seed in table.seeds]
     yield from header("setting", *(["mean"] if len(splits) > 1 else []), *splits)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
 
 from protail._messages import unknown_name
 from protail.bench.comparisons import COMPARISONS, Comparison
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.tuning import STAGE_1, STAGE_1_LEFT, tuning_rows
+from protail.bench.strong import STRONG_STAGE_1, STRONG_STAGE_2
+from protail.bench.tuning import STAGE_1, STAGE_1_LEFT, STAGE_2, TAUS, crossed
 from protail.bench.wanted import SEEDS, Cell, Draw
+from protail.recipes import load_recipe
 
 CIFAR100 = Draw("cifar100-lt", 100)
 # Stage 1 of the paper's tables, and the smaller network that its text names.
@@ -57,11 +61,18 @@ class Table:
         """Make the cell of a row: its classifier on a representation."""
         name = first = self.backbones[backbone]
         if row.classifier is not None:
-            name = row.classifier if first == "wd" else f"{first}/{row.classifier}"
+            name = _on_representation(row.classifier, first)
         draw = replace(CIFAR100, selection=row.selection)
         if self.held_out:
             draw = replace(draw, held_out=self.held_out, held_out_seed=seed)
         return Cell(name, draw, seed, row.overrides)
+
+
+@cache
+def _on_representation(classifier: str, first: str) -> str:
+    """Name a recipe's stage 2 on another's stage 1: by itself where that is its own."""
+    own = load_recipe(classifier).phases == load_recipe(first).phases
+    return classifier if own else f"{first}/{classifier}"
 
 
 _SOFTMAX = Row("Softmax", None, paper="Softmax")
@@ -117,24 +128,37 @@ TABLES = {
     )
 }
 # Tables that choices are made by: none of their cells knows a test image.
+_CHOSEN_ON: dict[str, Any] = {"backbones": {"ResNet-34": "wd"}, "held_out": 0.2}
 CHOICES = {
     table.name: table
     for table in (
         Table(
             "tuning-stage-1",
             "Which stage 1 the prototype classifier does best on",
-            tuning_rows(STAGE_1),
+            crossed(STAGE_1, STAGE_2),
             seeds=(0,),
-            backbones={"ResNet-34": "wd"},
-            held_out=0.2,
+            **_CHOSEN_ON,
         ),
         Table(
             "tuning-stage-2",
             "Which setting of the prototype classifier does best",
-            tuning_rows(STAGE_1_LEFT),
+            crossed(STAGE_1_LEFT, STAGE_2),
             seeds=(0, 1),
-            backbones={"ResNet-34": "wd"},
-            held_out=0.2,
+            **_CHOSEN_ON,
+        ),
+        Table(
+            "tuning-tau",
+            "Which tau normalised weights do best with",
+            TAUS,
+            seeds=(0, 1),
+            **_CHOSEN_ON,
+        ),
+        Table(
+            "strong-stage-1",
+            "Which stronger stage 1 prototypes do best on",
+            crossed(STRONG_STAGE_1, STRONG_STAGE_2),
+            seeds=(0,),
+            **_CHOSEN_ON,
         ),
     )
 }

@@ -1,12 +1,13 @@
 """Choosing the best setting of the prototype classifier, on images held out of training.
 
 Every stage 1 that is tried keeps the paper's plain augment. On a first split each of them gets
-every stage 2; those not clearly behind there get them again on a second split.
+every stage 2; those not clearly behind there get them again on a second split. The tau of
+tau-normalised weights is chosen in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from protail.bench.rows import Row
@@ -21,7 +22,7 @@ STAGE_1: dict[str, dict[str, Any]] = {
 }
 
 
-def _stage_2() -> dict[str, dict[str, Any]]:
+def _stage_2() -> tuple[Row, ...]:
     variants: dict[str, dict[str, Any]] = {}
     for tau in (0.25, 0.5):
         variants[f"raw, tau {tau:g}"] = {"classifier.tau": tau}
@@ -42,21 +43,27 @@ def _stage_2() -> dict[str, dict[str, Any]]:
             "classifier.distance": "cosine",
             "classifier.lr": rate,
         }
-    return variants
+    return tuple(Row(label, "pc-la", changes) for label, changes in variants.items())
 
 
 STAGE_2 = _stage_2()
 # The others were more than 2 points behind on the first split, each with its best stage 2.
-STAGE_1_LEFT = ("linear", "linear, 320 epochs")
+STAGE_1_LEFT = {name: STAGE_1[name] for name in ("linear", "linear, 320 epochs")}
+TAUS = tuple(
+    Row(f"tau {tau:g}", "tau-norm", {"classifier.tau": tau})
+    for tau in (0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
+)
 
 
-def tuning_rows(first: Iterable[str]) -> tuple[Row, ...]:
+def crossed(first: Mapping[str, Mapping[str, Any]], second: Iterable[Row]) -> tuple[Row, ...]:
     """Cross stages 1 with every stage 2.
 
     Parameters
     ----------
-    first : iterable of str
-        Names in ``STAGE_1``.
+    first : mapping of str to mapping
+        What each stage 1 changes, by its name.
+    second : iterable of Row
+        Every stage 2.
 
     Returns
     -------
@@ -65,15 +72,16 @@ def tuning_rows(first: Iterable[str]) -> tuple[Row, ...]:
 
     Examples
     --------
-    >>> from protail.bench.tuning import tuning_rows
-    >>> rows = tuning_rows(["linear"])
+    >>> from protail.bench.tuning import STAGE_1, STAGE_2, crossed
+    >>> rows = crossed({"linear": STAGE_1["linear"]}, STAGE_2)
     >>> len(rows), rows[0].label
     (24, 'linear / raw, tau 0.25')
     """
+    rows = list(second)
     return tuple(
-        Row(f"{one} / {other}", "pc-la", {**STAGE_1[one], **STAGE_2[other]})
-        for one in first
-        for other in STAGE_2
+        Row(f"{name} / {row.label}", row.classifier, {**changes, **row.overrides})
+        for name, changes in first.items()
+        for row in rows
     )
 
 
@@ -82,8 +90,8 @@ def stage_1_of(row: Row) -> str:
 
     Examples
     --------
-    >>> from protail.bench.tuning import stage_1_of, tuning_rows
-    >>> stage_1_of(tuning_rows(["cosine"])[0])
-    'cosine'
+    >>> from protail.bench.tuning import STAGE_1, STAGE_2, crossed, stage_1_of
+    >>> stage_1_of(crossed(STAGE_1, STAGE_2)[0])
+    'linear'
     """
     return row.label.partition(" / ")[0]

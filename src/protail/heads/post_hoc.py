@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from protail.heads._frozen_linear import FrozenLinear
+from protail.heads.cosine import CosineHead
+from protail.heads.linear import LinearHead
 from protail.heads.registry import register_head
+from protail.ops import unit_rows
 from protail.profile import ClassProfile, Counts
 
 
-@register_head("post-hoc-adjusted", builds_on=("linear",))
+@register_head("post-hoc-adjusted", builds_on=("linear", "cosine"))
 class PostHocAdjustedHead(FrozenLinear):
     """Subtract ``tau * log prior`` from the logits of stage 1.
 
@@ -32,6 +35,8 @@ class PostHocAdjustedHead(FrozenLinear):
     ----------
     log_prior : Tensor, shape (n_classes,)
         The logarithm of every class's share in the training set.
+    cosine_scale : Tensor, shape ()
+        What a cosine head of stage 1 multiplies cosines by; 0 where it is a linear one.
 
     Examples
     --------
@@ -45,6 +50,7 @@ class PostHocAdjustedHead(FrozenLinear):
     """
 
     log_prior: Tensor
+    cosine_scale: Tensor
 
     def __init__(self, n_classes: int, n_features: int, *, tau: float = 1.0) -> None:
         super().__init__(n_classes, n_features)
@@ -52,13 +58,14 @@ class PostHocAdjustedHead(FrozenLinear):
             raise ValueError(f"tau={tau!r}; expected a finite number from 0 on, as in 1.0.")
         self.tau = tau
         self.register_buffer("log_prior", torch.zeros(n_classes))
+        self.register_buffer("cosine_scale", torch.zeros(()))
 
     def build_on(self, head: nn.Module, counts: Counts) -> Self:
         """Copy the weights of stage 1, and take the prior from the class counts.
 
         Parameters
         ----------
-        head : LinearHead
+        head : LinearHead or CosineHead
             The head of stage 1, of as many classes and features.
         counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
             Training rows of every class, none of them 0.
@@ -70,8 +77,12 @@ class PostHocAdjustedHead(FrozenLinear):
         """
         profile = ClassProfile.of(counts)
         log_prior = torch.from_numpy(profile.log_counts - math.log(profile.n_samples))
+        scale = 0.0
+        if isinstance(head, CosineHead):
+            scale, head = head.scale, _linear_on_unit_rows(head)
         super().build_on(head, profile)
         self.log_prior.copy_(log_prior)
+        self.cosine_scale.fill_(scale)
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,6 +100,20 @@ class PostHocAdjustedHead(FrozenLinear):
         """
         return self.stage_1_logits(x) - self.tau * self.log_prior
 
+    def checked(self, x: Tensor) -> Tensor:
+        """Check feature vectors; a cosine head sees all of them at one length."""
+        x_bd = super().checked(x)
+        unit_bd, _ = unit_rows(x_bd)
+        return torch.where(self.cosine_scale > 0, self.cosine_scale * unit_bd, x_bd)
+
     def extra_repr(self) -> str:
         """Show the options in ``repr``."""
         return f"{super().extra_repr()}, tau={self.tau!r}"
+
+
+def _linear_on_unit_rows(head: CosineHead) -> LinearHead:
+    """Give the linear head that is a cosine head on features as long as its scale."""
+    same = LinearHead(head.n_classes, head.n_features, bias=False)
+    weight_cd, _ = unit_rows(head.weight.detach())
+    same.weight = nn.Parameter(weight_cd)
+    return same

@@ -1,0 +1,71 @@
+"""The strongest prototypes: which stage 1 they do best on, with everything that helps one.
+
+What is tried comes from a map of probes that had seen test images; the choice is made on images
+held out of training. Post-hoc logit adjustment of the same network is tried beside prototypes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protail.bench.rows import Row
+
+_AUGMENT = ["crop", "flip", "autoaugment", "cutout"]
+_BASE: dict[str, Any] = {
+    "representation.augment": _AUGMENT,
+    "representation.head": "cosine",
+    "representation.scale": 16.0,
+    "representation.mixup": 1.0,
+    "representation.cutmix": 1.0,
+    "representation.lr": 0.05,
+    "representation.weight_decay": 1e-3,
+}
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    return _BASE | {f"representation.{key}": value for key, value in changes.items()}
+
+
+STRONG_STAGE_1: dict[str, dict[str, Any]] = {
+    "base": _BASE,
+    "decay 5e-4": _changed(weight_decay=5e-4),
+    "decay 2e-3": _changed(weight_decay=2e-3),
+    "logit-adjusted loss": _changed(loss="logit-adjusted", tau=1.0),
+    "scale 32": _changed(scale=32.0),
+    "randaugment": _changed(augment=["crop", "flip", "randaugment", "cutout"]),
+    "EMA, Nesterov": _changed(ema=0.999, nesterov=True),
+    "mixup alone, decay 2e-3, rate 0.03": _changed(cutmix=0.0, weight_decay=2e-3, lr=0.03),
+    "cutmix alone": _changed(mixup=0.0),
+    "batch 128, rate 0.1, 400 epochs": _changed(batch_size=128, lr=0.1, epochs=400),
+    "400 epochs": _changed(epochs=400),
+}
+
+
+def _stage_2() -> tuple[Row, ...]:
+    post_hoc = tuple(
+        Row(f"post hoc, tau {tau:g}", "logit-adjusted-post-hoc", {"classifier.tau": tau})
+        for tau in (0.5, 0.75, 1.0, 1.25, 1.5)
+    )
+    prototypes: dict[str, dict[str, Any]] = {}
+    for radius in (8.0, 16.0, 24.0, 32.0):
+        for tau in (0.25, 0.5, 0.75, 1.0):
+            prototypes[f"radius {radius:g}, tau {tau:g}"] = {
+                "classifier.normalize": radius,
+                "classifier.tau": tau,
+            }
+    middle = {"classifier.normalize": 16.0, "classifier.tau": 0.5}
+    for rate in (1.0, 16.0):
+        prototypes[f"radius 16, tau 0.5, rate {rate:g}"] = middle | {"classifier.lr": rate}
+    prototypes["radius 16, tau 0.5, crop and flip"] = middle | {
+        "classifier.augment": ["crop", "flip"]
+    }
+    for rate in (4.0, 8.0, 16.0):
+        prototypes[f"cosine, rate {rate:g}"] = {
+            "classifier.distance": "cosine",
+            "classifier.lr": rate,
+        }
+    learned = (Row(f"PC, {label}", "pc-la", changes) for label, changes in prototypes.items())
+    return (Row("softmax", None), *post_hoc, *learned)
+
+
+STRONG_STAGE_2 = _stage_2()
