@@ -94,8 +94,8 @@ def test_json_tells_what_was_done(new_rows, protail):
 
 @pytest.fixture
 def long_file(tmp_path):
-    """Rows enough for twenty blocks."""
-    rows = np.random.default_rng(0).normal(size=(1_300_000, 6)).astype(np.float32)
+    """Rows enough for twelve blocks."""
+    rows = np.random.default_rng(0).normal(size=(780_000, 6)).astype(np.float32)
     np.savez(tmp_path / "long.npz", X=rows)
     return rows
 

@@ -63,13 +63,21 @@ def test_phases_draw_other_images():
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 7, 9, 14])
-def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(tmp_path, stopped_after):
+OPTIONS = Options(CPU, "plain", checkpoint_seconds=0)
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
     recipe = small_recipe("dro-lt")
     assert [settings.epochs for settings in recipe.phases.values()] == [7, 7]
-    jobs = {name: Job(recipe, DATA, 0, tmp_path / name) for name in ("whole", "stopped")}
-    options = Options(CPU, "plain", checkpoint_seconds=0)
-    [whole] = run_jobs([jobs["whole"]], options)
+    return run_jobs([Job(recipe, DATA, 0, tmp_path_factory.mktemp("never") / "run")], OPTIONS)
+
+
+@pytest.mark.parametrize("stopped_after", [1, 7, 9, 14])
+def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(
+    never_stopped, tmp_path, stopped_after
+):
+    job = Job(small_recipe("dro-lt"), DATA, 0, tmp_path / "run")
 
     class StopError(Exception):
         pass
@@ -79,6 +87,5 @@ def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(tmp_path, stoppe
             raise StopError
 
     with pytest.raises(StopError):
-        run_jobs([jobs["stopped"]], options, stop)
-    [resumed] = run_jobs([jobs["stopped"]], replace(options, resume=True))
-    assert resumed == whole
+        run_jobs([job], OPTIONS, stop)
+    assert run_jobs([job], replace(OPTIONS, resume=True)) == never_stopped
