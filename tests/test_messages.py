@@ -2,7 +2,7 @@
 
 import pytest
 
-from protail._messages import counted, unknown_name
+from protail._messages import OWN_PART, counted, unknown_name, unknown_part
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,11 @@ def test_the_nearest_name_is_written_as_it_is_known(got, valid, meant):
 @pytest.mark.parametrize("got", ["something else", "", None, 3])
 def test_nothing_is_near(got):
     assert "Did you mean" not in unknown_name("row", got, ["PC", "NCM"])
+
+
+def test_an_unknown_part_may_be_somebodys_own():
+    arguments = ("head", "cosin", ["cosine", "linear"])
+    assert unknown_part(*arguments) == f"{unknown_name(*arguments)} {OWN_PART}"
 
 
 def test_numbers_of_things():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# The last that is said of a part nobody has registered.
+OWN_PART = "One of your own is known once the module that registers it is imported."
+
 
 def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
     """Say that ``got`` is no valid ``what`` and name the nearest one that is.
@@ -35,6 +38,29 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
     written = {name.lower(): name for name in names}
     close = get_close_matches(str(got).lower(), written, n=1, cutoff=0.65)
     return f"{message} Did you mean {written[close[0]]!r}?" if close else message
+
+
+def unknown_part(what: str, got: object, valid: Iterable[str]) -> str:
+    """Say that there is no ``what`` of this name, and how one of somebody's own is known.
+
+    Parameters
+    ----------
+    what, got, valid
+        As in `unknown_name`, of things that a module of anybody's can register.
+
+    Returns
+    -------
+    str
+        Sentences for the exception.
+
+    Examples
+    --------
+    >>> from protail._messages import unknown_part
+    >>> unknown_part("loss", "mine", ["focal", "ldam"])
+    "loss='mine' is unknown; expected one of 'focal', 'ldam'.
+    One of your own is known once the module that registers it is imported."
+    """
+    return f"{unknown_name(what, got, valid)} {OWN_PART}"
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from protail._messages import unknown_name
+from protail._messages import unknown_part
 
 Made = TypeVar("Made")
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -106,7 +106,7 @@ class Registry(Generic[Made]):
     def factory(self, name: str) -> Callable[..., Made]:
         """Find what ``name`` stands for."""
         if name not in self._known():
-            raise ValueError(unknown_name(self.what, name, self.names()))
+            raise ValueError(unknown_part(self.what, name, self.names()))
         return self._factories[name]
 
     def needs(self, name: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from protail.backbones import load_weights, make_backbone, save_weights
+from protail.backbones import experts, load_weights, make_backbone, save_weights
 from protail.backbones.experts import ExpertResNet
+from protail.backbones.registry import BACKBONES
 
 every = pytest.mark.parametrize("n_experts", [2, 3, 4])
 
@@ -93,6 +94,12 @@ def test_size_by_hand(n_experts):
     model = make_backbone(f"resnet32-{n_experts}-experts")
     found = sum(parameter.numel() for parameter in model.parameters())
     assert found == shared + n_experts * (second + third)
+    factory = BACKBONES.factory(f"resnet32-{n_experts}-experts")
+    assert factory is getattr(experts, f"resnet32_{n_experts}_experts")
+    assert factory.__qualname__ == f"resnet32_{n_experts}_experts"
+    in_words = {2: "two", 3: "three", 4: "four"}[n_experts]
+    size = f"{found / 1e6:.2f} M parameters, {model.n_features} features"
+    assert factory.__doc__ == f"Make ResNet-32 with {in_words} experts: {size}."
 
 
 def test_an_expert_sees_nothing_of_the_others():

@@ -118,6 +118,7 @@ def test_unknown_name(name, near):
     with pytest.raises(ValueError, match="is unknown") as caught:
         make_backbone(name)
     assert near in str(caught.value)
+    assert str(caught.value).endswith("is imported.") == ("no_such_tag" not in name)
     assert len(str(caught.value)) < 500
 
 
@@ -194,7 +195,7 @@ def test_without_timm_its_names_are_believed(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     check_backbone_name("timm/resnet10t")
     check_backbone_name("resnet50")
-    with pytest.raises(ValueError, match=r"resnet33.*More come with timm"):
+    with pytest.raises(ValueError, match=r"resnet33.*More come with timm.*is imported\.$"):
         check_backbone_name("resnet33")
 
 

@@ -56,10 +56,14 @@ def test_a_recipe_knows_what_is_imported(folder, plugins):
     assert (shown["loss"], shown["loss_options"]) == ("own", {"halves": 3})
 
 
-def test_without_it_the_name_is_unknown(folder):
-    ended = protail(folder, "recipes", "show", "own.toml")
+def test_without_it_the_name_is_unknown_and_it_is_hinted_at(folder):
+    ended = protail(folder, "recipes", "show", "own.toml", plugins="")
     assert ended.returncode == 2
     assert "'own' is unknown" in ended.stderr
+    assert ended.stderr.endswith("is imported: name it in PROTAIL_PLUGINS.\n")
+    ended = protail(folder, "recipes", "show", "own.toml", plugins="other.py")
+    assert "'own' is unknown" in ended.stderr
+    assert ended.stderr.endswith("the module that registers it is imported.\n")
 
 
 @pytest.mark.parametrize(

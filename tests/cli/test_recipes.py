@@ -69,6 +69,15 @@ def test_bad_input_is_one_line(recipes, arguments, words):
     assert ended.stdout == ""
 
 
+@pytest.mark.parametrize("part", ["method", "loss", "head", "backbone", "sampler"])
+def test_a_part_that_nobody_knows_may_be_ones_own(recipes, monkeypatch, part):
+    monkeypatch.delenv("PROTAIL_PLUGINS", raising=False)
+    said = recipes("show", "wd", "--set", f"representation.{part}=own").stderr
+    assert "'own' is unknown" in said
+    # But for samplers, which nobody can register.
+    assert said.endswith(": name it in PROTAIL_PLUGINS.\n") == (part != "sampler")
+
+
 def test_of_the_same_key_the_last_counts(recipes):
     ended = recipes("show", "pc", "--set", "classifier.lr=1", "--set", "classifier.lr=2", "--json")
     assert json.loads(ended.stdout)["recipe"]["classifier"]["lr"] == 2.0

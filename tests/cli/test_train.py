@@ -15,6 +15,7 @@ from protail.cli._command import Voice
 from protail.data.sets import save_draw
 from protail.evaluation import Evaluation
 from protail.recipes import load_recipe, recipe_hash
+from protail.recipes.running import Job, Progress
 from protail.training.runs import Run
 from reference.image_data import write_class_folders
 from reference.stopping import STOPPED
@@ -292,6 +293,7 @@ def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder
         (["train", "pcc", "--dataset", "draw.zip"], "Did you mean 'pc'"),
         (["train", "lost.toml", "--dataset", "draw.zip"], "lost.toml: there is no such file"),
         (["train", "pc", "--dataset", "cifar100lt"], "Did you mean 'cifar100-lt'"),
+        (["train", "pc", "--dataset", "own"], "name it in PROTAIL_PLUGINS"),
         (["train", "pc", "--dataset", "lost.zip"], "lost.zip: there is no such file"),
         ([*TRAIN, "--imbalance", "2"], "Ask for a higher imbalance"),
         ([*TRAIN, "--lists", "here"], "takes no option 'lists'"),
@@ -345,21 +347,36 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
     assert "epoch" not in ended.err.replace("2 epochs", "")
 
 
-def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys):
-    from types import SimpleNamespace
-
+def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, folder):
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
-    job = SimpleNamespace(seed=4, recipe=SimpleNamespace(n_epochs=40))
+    recipe = load_recipe("wd").with_overrides({"representation.epochs": 40})
+    job = Job(recipe, tiny_data(), 4, folder)
     with _train_progress.training_progress(Voice(False), [job]) as watch:
         for epoch in range(21, 41):  # resumed half-way
-            scores = {"all": 0.5, "few": 0.25}
-            watch(SimpleNamespace(job=job, epoch=epoch, loss=1.0, scores=scores))
+            watch(Progress(job, epoch, 1.0, {"all": 0.5, "few": 0.25}))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 6
     assert lines[0] == "seed 4: epoch 21/40, loss 1.000, all 50.0 few 25.0 %"
     assert lines[1].endswith("epoch 24/40, loss 1.000, all 50.0 few 25.0 %, 2 min 40 s left")
     assert lines[-1].endswith("finishing")
+
+
+def test_of_several_phases_it_says_which(monkeypatch, capsys, folder):
+    changes = {"pretraining.epochs": 6, "representation.epochs": 4}
+    job = Job(load_recipe("dro-lt").with_overrides(changes), tiny_data(), 4, folder)
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    for watched in (False, True):
+        monkeypatch.setattr(Voice, "is_watched", property(lambda voice, watched=watched: watched))
+        with _train_progress.training_progress(Voice(False), [job]) as watch:
+            for epoch in range(1, 11):
+                watch(Progress(job, epoch, 1.0))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[5].startswith("seed 4: epoch 6/10 (pretraining), loss 1.000")
+    assert lines[6].startswith("seed 4: epoch 7/10 (representation), loss 1.000")
+    assert "epoch 10/10 (representation), loss 1.000, finishing" in screen.getvalue()
 
 
 def test_the_run_json_has_no_path_in_it(source):

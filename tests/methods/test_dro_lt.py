@@ -2,7 +2,6 @@
 
 import copy
 import math
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protail.backbones import CifarResNet
 from protail.heads.linear import LinearHead
-from protail.losses.registry import make_loss
 from protail.methods import ImageBatch, make_method
 from protail.methods.registry import METHODS
 from reference.augment import Kernels
@@ -24,19 +21,16 @@ from reference.dro_lt_by_loop import (
     robust_loss,
     weighted_cross_entropy,
 )
+from reference.small_methods import (
+    COUNTS,
+    OTHER_LOSSES,
+    coloured_images,
+    default_dtype,
+    losses_of_steps,
+    small_method,
+)
 
-COUNTS = [50, 20, 7, 3]
 N_FEATURES = 3
-
-
-@contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def dro_lt(seed=0, dtype=torch.float64, **options):
@@ -195,21 +189,6 @@ def test_centroids_are_class_means_and_stay_where_a_class_has_no_images():
     assert method.centroids.dtype == torch.float64
 
 
-def small_dro_lt(**options):
-    torch.manual_seed(0)
-    backbone = CifarResNet([1, 1], [8, 16], learned_shortcuts=False, fan="fan_in")
-    parts = backbone, LinearHead(4, 16), nn.CrossEntropyLoss()
-    return make_method("dro-lt", *parts, COUNTS, **options)
-
-
-def coloured_images(n, seed):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(n) % 4
-    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]])[labels]
-    noise = torch.randn(n, 3, 8, 8, generator=generator)
-    return ImageBatch(colours[:, :, None, None] + 0.5 * noise, labels)
-
-
 def set_centroids(method, batch):
     method.eval()
     with torch.no_grad():
@@ -219,7 +198,7 @@ def set_centroids(method, batch):
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_backbone_and_radii_learn_and_the_head_does_not(learned):
-    method, batch = small_dro_lt(learned=learned), coloured_images(8, 0)
+    method, batch = small_method("dro-lt", learned=learned), coloured_images(8, 0)
     set_centroids(method, batch)
     method(batch).backward()
     learning = {name for name, each in method.named_parameters() if each.grad is not None}
@@ -237,33 +216,30 @@ def test_backbone_and_radii_learn_and_the_head_does_not(learned):
 
 
 def test_a_small_network_learns():
-    method = small_dro_lt()
+    method = small_method("dro-lt")
     optimizer = torch.optim.SGD(method.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
-    losses = []
-    for step in range(40):
+
+    def renew_centroids(step):
         if step % 10 == 0:
             set_centroids(method, coloured_images(32, 0))
-        loss = method(coloured_images(16, step))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+
+    losses = losses_of_steps(method, optimizer, before_step=renew_centroids)
     assert np.isfinite(losses).all()
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
     assert not torch.allclose(method.radii, torch.ones(4))
 
 
 def test_a_graph_can_hold_a_step():
-    method, batch = small_dro_lt(), coloured_images(6, 0)
+    method, batch = small_method("dro-lt"), coloured_images(6, 0)
     with Kernels() as kernels:
         method(batch).backward()
     assert "logsumexp" in kernels.names
 
 
 def test_parameters_and_buffers_are_all_there_is():
-    method, batch = small_dro_lt(), coloured_images(8, 0)
+    method, batch = small_method("dro-lt"), coloured_images(8, 0)
     set_centroids(method, batch)
-    other = small_dro_lt(radius=3.0)
+    other = small_method("dro-lt", radius=3.0)
     with torch.no_grad():
         other.head.weight.add_(1)
     other.load_state_dict(method.state_dict())
@@ -291,7 +267,7 @@ def test_it_says_what_it_needs():
         needs.items()
         >= {"views": 1, "heads": ("linear",), "losses": ("cross-entropy",), "mixes": False}.items()
     )
-    assert small_dro_lt().wants_features
+    assert small_method("dro-lt").wants_features
 
 
 @pytest.mark.parametrize(
@@ -307,14 +283,7 @@ def test_options_that_cannot_be_are_refused(options, message):
         dro_lt(**options)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        make_loss("logit-adjusted", COUNTS),
-        make_loss("cross-entropy", COUNTS, label_smoothing=0.1),
-        make_loss("cross-entropy", COUNTS, reweight_from=160),
-    ],
-)
+@pytest.mark.parametrize("loss", OTHER_LOSSES)
 def test_a_loss_that_would_be_passed_over_is_refused(loss):
     with pytest.raises(ValueError, match="'dro-lt' weighs the classes itself"):
         make_method("dro-lt", nn.Flatten(), LinearHead(4, 3), loss, COUNTS)

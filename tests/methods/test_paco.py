@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protail.backbones import CifarResNet
 from protail.heads.linear import LinearHead
 from protail.losses.registry import make_loss
 from protail.methods import ImageBatch, make_method
@@ -22,8 +20,15 @@ from protail.methods.registry import METHODS
 from reference import paco_together
 from reference.augment import Kernels
 from reference.paco_by_loop import PaCoByLoop, arrays, embeddings, linear, paco_loss, scores
+from reference.small_methods import (
+    COUNTS,
+    OTHER_LOSSES,
+    coloured_images,
+    default_dtype,
+    losses_of_steps,
+    small_method,
+)
 
-COUNTS = [50, 20, 7, 3]
 PRIOR = [n / 80 for n in COUNTS]
 N_FEATURES = 5
 
@@ -33,16 +38,6 @@ class Flat(nn.Linear):
 
     def forward(self, images):
         return super().forward(images.flatten(1))
-
-
-@contextmanager
-def default_dtype(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def paco(seed=0, dtype=torch.float64, **options):
@@ -302,32 +297,14 @@ def test_half_precision_ends_before_the_scores():
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
-def small_paco(**options):
-    torch.manual_seed(0)
-    backbone = CifarResNet([1, 1], [8, 16], learned_shortcuts=False, fan="fan_in")
-    parts = backbone, LinearHead(4, 16), nn.CrossEntropyLoss()
-    return make_method("paco", *parts, COUNTS, **{"queue": 48, "projection": 8, **options})
-
-
-def coloured_images(n, seed):
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(4, (n,), generator=generator)
-    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]])[labels]
-    noise = torch.randn(2, n, 3, 8, 8, generator=generator)
-    views = colours[:, :, None, None] + 0.5 * noise
-    return ImageBatch(views[0], labels, second=views[1])
+def small_paco():
+    return small_method("paco", queue=48, projection=8)
 
 
 def test_a_small_network_learns():
     method = small_paco()
     optimizer = torch.optim.SGD(method.parameters(), lr=0.05, momentum=0.9)
-    losses = []
-    for step in range(40):
-        loss = method(coloured_images(16, step))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = losses_of_steps(method, optimizer)
     assert np.isfinite(losses).all()
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
     judged = coloured_images(64, 99)
@@ -391,14 +368,7 @@ def test_options_that_cannot_be_are_refused(options, message):
         paco(**options)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        make_loss("logit-adjusted", COUNTS),
-        make_loss("cross-entropy", COUNTS, label_smoothing=0.1),
-        make_loss("cross-entropy", COUNTS, reweight_from=160),
-    ],
-)
+@pytest.mark.parametrize("loss", OTHER_LOSSES)
 def test_a_loss_that_would_be_passed_over_is_refused(loss):
     with pytest.raises(ValueError, match="'paco' has a loss of its own"):
         make_method("paco", Flat(3, 5), LinearHead(4, 5), loss, COUNTS)

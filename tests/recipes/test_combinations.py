@@ -1,10 +1,13 @@
 """What does not go together is refused when a recipe is read, with the reason."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from protail.recipes import RecipeError, load_recipe
+from protail.training.making import build_method
 
 WRONG = [
     (
@@ -125,12 +128,24 @@ def test_the_combinations_of_table_3_are_recipes(first, second):
 
 
 MORE_WRONG = [
-    ("ride", {"representation.backbone": "resnet32"}, "one with 3 experts, as head 'experts' has"),
+    (
+        "ride",
+        {"representation.backbone": "resnet32"},
+        "backbone: head 'experts' is for 3 experts, and backbone 'resnet32' has none",
+    ),
     ("wd", {"representation.head": "scaled"}, "a head that begins anew"),
     ("wd", {"representation.method": "dro-lt"}, "goes on from a backbone and a head"),
     ("dro-lt", {"pretraining.head": "cosine"}, "'linear', with which the representation goes on"),
-    ("dro-lt", {"pretraining.bias": False}, "those of the representation"),
-    ("dro-lt", {"representation.weights": "a.safetensors"}, "it in the pretraining"),
+    (
+        "dro-lt",
+        {"pretraining.bias": False},
+        "head_options = {bias = false}; expected {bias = true}, those of the representation",
+    ),
+    (
+        "dro-lt",
+        {"representation.weights": "a.safetensors"},
+        'representation.weights = "a.safetensors"; expected it in the pretraining',
+    ),
     ("dro-lt", {"representation.label_smoothing": 0.1}, "representation.method: "),
     ("wd-max", {"classifier.bias": False}, "classifier.bias = false; expected true, as the head"),
     ("ride", {"representation.epochs": 20}, "fewer than epochs, which is 20"),
@@ -143,6 +158,15 @@ MORE_WRONG = [
 def test_what_would_fail_after_hours_is_refused_at_once(name, changes, words):
     with pytest.raises(RecipeError, match=re.escape(words)):
         load_recipe(name).with_overrides(changes)
+
+
+def test_experts_are_counted_in_the_same_words_where_a_method_is_built():
+    recipe = load_recipe("ride-2-experts")
+    with pytest.raises(RecipeError) as read:
+        recipe.with_overrides({"representation.backbone": "resnet32"})
+    with pytest.raises(ValueError, match="is for 2 experts, and backbone 'resnet32'") as built:
+        build_method(replace(recipe.representation, backbone="resnet32"), np.array([2, 1]), 0)
+    assert str(read.value).endswith(str(built.value))
 
 
 def test_who_extends_a_representation_gets_what_it_goes_on_from(tmp_path):

@@ -1,6 +1,7 @@
-"""Jobs on features: stage 2 only, in a run like any other."""
+"""Jobs: their runs, on features and of older versions, and what they tell."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from protail.data.sets import ImageSet
 from protail.recipes import load_recipe
 from protail.recipes.jobs import data_record
-from protail.recipes.running import Job, Options, run_jobs
+from protail.recipes.running import Job, Options, Progress, run_jobs
 from protail.training.runs import Run, RunError
 from reference.feature_data import feature_data
 from reference.tiny_data import RECIPE, tiny_data
@@ -88,6 +89,80 @@ def test_scores_are_told_in_the_epoch_they_belong_to(tmp_path):
     assert told[0].scores["all"] == logged[0]["all"]
     assert told[1].scores == {}
     assert "all" not in logged[1]
+
+
+class StopError(Exception):
+    """Stands for whatever ends a run before its time."""
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A job that was stopped after its first epoch, and what it would have come to."""
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    changes = {"representation.epochs": "2", "classifier.epochs": "0"}
+    recipe = load_recipe(tmp_path / "tiny.toml").with_overrides(changes)
+    whole, job = (Job(recipe, tiny_data(), 0, tmp_path / name) for name in ("whole", "stopped"))
+
+    def stop(progress):
+        raise StopError
+
+    with pytest.raises(StopError):
+        run_jobs([job], OPTIONS, stop)
+    return job, run_jobs([whole], OPTIONS)
+
+
+def rewrite(job, change):
+    """Change what a run says that it is of."""
+    file = job.folder / "run.json"
+    document = json.loads(file.read_text())
+    change(document["resolved"]["recipe"])
+    file.write_text(json.dumps(document))
+
+
+def test_a_run_of_an_older_version_goes_on(stopped):
+    job, expected = stopped
+
+    def as_an_older_version_wrote_it(recipe):
+        for stage, later in (
+            ("representation", ["second_view", "cutmix", "method_options"]),
+            ("classifier", ["start", "max_norm_part", "max_norm_every", "warm_up_epochs"]),
+        ):
+            for setting in later:
+                del recipe[stage][setting]
+        del recipe["classifier"]["head_options"]["temperature_form"]
+        del recipe["paper"]
+        recipe["title"] = "What it was called then"
+
+    rewrite(job, as_an_older_version_wrote_it)
+    assert run_jobs([job], dataclasses.replace(OPTIONS, resume=True)) == expected
+    assert Run.open(job.folder).resolved == json.loads(json.dumps(job.resolved))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("lr", 0.5, r"recipe\.representation\.lr \(0\.5 there"),
+        ("second_view", None, r"recipe\.representation\.second_view \(null there"),
+        ("of_tomorrow", 1, r"recipe\.representation\.of_tomorrow \(1 there, absent now\)"),
+    ],
+)
+def test_a_run_of_something_else_does_not_go_on(stopped, key, value, told):
+    job, _ = stopped
+    rewrite(job, lambda recipe: recipe["representation"].update({key: value}))
+    with pytest.raises(RunError, match=told):
+        run_jobs([job], dataclasses.replace(OPTIONS, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "phases"),
+    [
+        ("dro-lt", {1: "pretraining", 200: "pretraining", 201: "representation"}),
+        ("wd", {1: "representation", 200: "representation"}),
+    ],
+)
+def test_the_phase_of_an_epoch(name, phases, tmp_path):
+    job = Job(load_recipe(name), tiny_data(), 0, tmp_path)
+    assert {epoch: Progress(job, epoch, 1.0).phase for epoch in phases} == phases
 
 
 def test_what_stage_1_says_does_not_matter(data, tmp_path):

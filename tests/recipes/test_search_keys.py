@@ -1,7 +1,8 @@
 import pytest
 
-from protail.recipes import load_recipe
-from protail.recipes._search_keys import read_searched_keys, value_of
+from protail.methods.registry import METHODS
+from protail.recipes import load_recipe, recipe_names
+from protail.recipes._search_keys import _USUAL, _tables, read_searched_keys, value_of
 
 PC = load_recipe("pc-la")
 
@@ -59,6 +60,41 @@ def test_what_is_written_can_be_read_again():
 def test_known_keys_have_a_usual_range(key):
     (found,) = read(key)
     assert found.choices or found.low < found.high
+
+
+def usual_keys(recipe):
+    """Name what of a recipe can be searched without a range."""
+    keys = [key for key in _USUAL if any(_tables(recipe, key))]
+    if recipe.representation and not METHODS.needs(recipe.representation.method)["mixes"]:
+        keys.remove("representation.mixup")
+    return keys
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_usual_range_holds_what_the_recipe_says(name):
+    recipe = load_recipe(name)
+    keys = usual_keys(recipe)
+    assert keys
+    for found in read(*keys, recipe=recipe):
+        assert found.holds(value_of(recipe, found.key)), found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("classifier.lr", 5e-4, "5e-05:10.0:log"),
+        ("classifier.lr", 40.0, "0.1:400.0:log"),
+        ("classifier.weight_decay", 0.1, "1e-06:1.0:log"),
+        ("classifier.weight_decay", 0, "choice:0.0,1e-06,1e-05,0.0001,0.001,0.01"),
+        ("classifier.tau", 1.0, "0.0:1.0"),
+        ("classifier.tau", 1.5, "0.0:3.0"),
+        ("classifier.normalize", 16.0, "choice:16.0,none,10,20,40"),
+        ("classifier.normalize", 10.0, "choice:none,10,20,40"),
+    ],
+)
+def test_a_usual_range_is_widened_around_what_the_recipe_says(key, value, text):
+    (found,) = read(key, recipe=PC.with_overrides({key: value}))
+    assert found.text == text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from protail.recipes import Recipe, load_recipe, recipe_hash, recipe_names
 
@@ -68,6 +69,13 @@ def test_resolves_and_comes_back(name, tmp_path):
     file = tmp_path / "again.toml"
     file.write_text(recipe.to_toml(), encoding="utf-8")
     assert without_name(load_recipe(file)) == without_name(recipe)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_reading_draws_no_random_numbers(name):
+    before = torch.get_rng_state()
+    load_recipe(name)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_no_two_compute_the_same_but_for_what_has_two_names():

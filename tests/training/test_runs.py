@@ -256,6 +256,15 @@ def test_a_run_of_something_else_is_not_resumed(folder):
     assert everything(folder) == before
 
 
+def test_what_an_older_version_wrote_is_read_first(folder):
+    unfinished(folder)
+    now = {**RESOLVED, "later": 0}
+    with pytest.raises(RunError, match=r"later \(absent there, 0 now\)"):
+        Run.create(folder, now, resume=True)
+    Run.create(folder, now, resume=True, read=lambda there: {"later": 0, **there}).close()
+    assert Run.open(folder).resolved["later"] == 0
+
+
 def test_many_differences_are_counted(folder):
     with Run.create(folder, {f"k{place:02}": 0 for place in range(14)}):
         pass

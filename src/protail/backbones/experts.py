@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -98,70 +99,16 @@ def _expert(widths: tuple[int, int, int], n_blocks: int) -> nn.Sequential:
     return nn.Sequential(stages | pooling())
 
 
-@register_backbone("resnet32-2-experts")
-def resnet32_2_experts(in_channels: int = 3) -> ExpertResNet:
-    """Make ResNet-32 with two experts: 0.52 M parameters, 96 features.
+def _register(n_experts: int, about: str) -> Callable[[int], ExpertResNet]:
+    def make(in_channels: int = 3) -> ExpertResNet:
+        return ExpertResNet(n_experts, in_channels)
 
-    Parameters
-    ----------
-    in_channels : int, default=3
-        Channels of the images.
-
-    Returns
-    -------
-    ExpertResNet
-        Three stages of five blocks, the first of them shared.
-
-    Examples
-    --------
-    >>> from protail.backbones.experts import resnet32_2_experts
-    >>> resnet32_2_experts().n_features
-    96
-    """
-    return ExpertResNet(2, in_channels)
+    # Each is known by these, as if it had been written out.
+    make.__name__ = make.__qualname__ = f"resnet32_{n_experts}_experts"
+    make.__doc__ = f"Make ResNet-32 with {about}."
+    return register_backbone(f"resnet32-{n_experts}-experts")(make)
 
 
-@register_backbone("resnet32-3-experts")
-def resnet32_3_experts(in_channels: int = 3) -> ExpertResNet:
-    """Make ResNet-32 with three experts: 0.77 M parameters, 144 features.
-
-    Parameters
-    ----------
-    in_channels : int, default=3
-        Channels of the images.
-
-    Returns
-    -------
-    ExpertResNet
-        Three stages of five blocks, the first of them shared.
-
-    Examples
-    --------
-    >>> from protail.backbones.experts import resnet32_3_experts
-    >>> resnet32_3_experts().n_features
-    144
-    """
-    return ExpertResNet(3, in_channels)
-
-
-@register_backbone("resnet32-4-experts")
-def resnet32_4_experts(in_channels: int = 3) -> ExpertResNet:
-    """Make ResNet-32 with four experts: 1.02 M parameters, 192 features.
-
-    Parameters
-    ----------
-    in_channels : int, default=3
-        Channels of the images.
-
-    Returns
-    -------
-    ExpertResNet
-        Three stages of five blocks, the first of them shared.
-
-    Examples
-    --------
-    >>> from protail.backbones.experts import resnet32_4_experts
-    >>> resnet32_4_experts().n_features
-    192
-    """
-    return ExpertResNet(4, in_channels)
+resnet32_2_experts = _register(2, "two experts: 0.52 M parameters, 96 features")
+resnet32_3_experts = _register(3, "three experts: 0.77 M parameters, 144 features")
+resnet32_4_experts = _register(4, "four experts: 1.02 M parameters, 192 features")

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from protail._messages import unknown_name
+from protail._messages import OWN_PART, unknown_name
 from protail.backbones._errors import WeightsError
 from protail.data.augment import InputSpec
 
@@ -117,10 +117,11 @@ def _timm(name: str, own_names: Sequence[str]) -> Any:
         return import_module("timm")
     except ImportError as error:
         if name in TIMM_NAMES or name.startswith("timm/"):
-            text = f"the backbone {name!r} needs timm."
+            text, hint = f"the backbone {name!r} needs timm.", ""
         else:
             text = f"{unknown_name('name', name, own_names)} More come with timm."
-        raise ImportError(f"{text} Install it with pip install 'protail[vision]'.") from error
+            hint = f" {OWN_PART}"
+        raise ImportError(f"{text} Install it with pip install 'protail[vision]'.{hint}") from error
 
 
 def _check_known(timm: Any, name: str, timm_name: str, own_names: Sequence[str]) -> None:
@@ -134,7 +135,8 @@ def _check_known(timm: Any, name: str, timm_name: str, own_names: Sequence[str])
     near = get_close_matches(architecture.lower(), known, n=5, cutoff=0.5)
     nearest = f"the nearest names are {', '.join(map(repr, near))}. " if near else ""
     raise ValueError(
-        f"name={name!r} is unknown; {nearest}backbone_names() and timm.list_models() give all."
+        f"name={name!r} is unknown; {nearest}backbone_names() and timm.list_models() give all. "
+        f"{OWN_PART}"
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from protail.cli._plugins import load_plugins
+from protail.cli._plugins import hint_at_plugins, load_plugins
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -166,7 +166,7 @@ def _in_words(error: Exception, name: str) -> tuple[str, int]:
     if isinstance(error, UnicodeError):
         return f"{name}: a name or a text is not valid Unicode: {error}. Rename it.", BAD_INPUT
     if isinstance(error, (ValueError, ImportError, FileNotFoundError)):
-        return f"{name}: {_own_words(error)}", BAD_INPUT
+        return f"{name}: {hint_at_plugins(_own_words(error))}", BAD_INPUT
     if isinstance(error, RuntimeError) and (told := _told_by_training(error)):
         return f"{name}: {told[0]}", told[1]
     if isinstance(error, MemoryError) or "allocate memory" in str(error):

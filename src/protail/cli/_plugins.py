@@ -9,6 +9,8 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from protail._messages import OWN_PART
+
 VARIABLE = "PROTAIL_PLUGINS"
 # What a plugin may end with that is its own doing.
 _FAULTS = (Exception, SystemExit)
@@ -29,6 +31,32 @@ def load_plugins() -> None:
             _load_file(Path(name))
         else:
             _load_module(name)
+
+
+def hint_at_plugins(text: str) -> str:
+    """Add to what is said of an unknown part how a command imports one, unless it has been told.
+
+    Parameters
+    ----------
+    text : str
+        What an error says, of whatever.
+
+    Returns
+    -------
+    str
+        The same, where it is not of an unknown part or the environment variable is set.
+
+    Examples
+    --------
+    >>> from protail._messages import unknown_part
+    >>> from protail.cli._plugins import hint_at_plugins
+    >>> print(hint_at_plugins(unknown_part("loss", "mine", ["ldam"])))
+    loss='mine' is unknown; expected one of 'ldam'. One of your own is known once the module that
+    registers it is imported: name it in PROTAIL_PLUGINS.
+    """
+    if os.environ.get(VARIABLE):
+        return text
+    return text.replace(OWN_PART, f"{OWN_PART.removesuffix('.')}: name it in {VARIABLE}.")
 
 
 def _load_file(file: Path) -> None:

@@ -101,7 +101,8 @@ class _Clock:
 
 
 def _words(progress: Progress, left: float | None) -> str:
-    parts = [f"epoch {progress.epoch}/{_epochs(progress)}", f"loss {progress.loss:.3f}"]
+    phase = f" ({progress.phase})" if len(progress.job.phases) > 1 else ""
+    parts = [f"epoch {progress.epoch}/{_epochs(progress)}{phase}", f"loss {progress.loss:.3f}"]
     if progress.scores:
         shares = (f"{name} {100 * share:.1f}" for name, share in progress.scores.items())
         parts.append(" ".join(shares) + " %")

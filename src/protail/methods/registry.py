@@ -39,7 +39,7 @@ def register_method(
     heads, losses : sequence of str
         The heads and losses it can work with; empty for any.
     mixes : bool
-        Whether it can learn from mixtures of images.
+        Whether it can learn from mixtures of images; with two views it never can.
     pretrained : bool
         Whether it goes on from a backbone and a head that have been trained before.
 

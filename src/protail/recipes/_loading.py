@@ -61,7 +61,7 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
 def _load(name: str, readers: tuple[Path, ...]) -> Recipe:
     """Read a recipe that the files ``readers``, each by the one before, ask for."""
     if name.endswith(_SUFFIX):
-        return _read(Path(name), str(name), readers)
+        return _read(Path(name), name, readers)
     first, slash, second = name.partition("/")
     if "/" in second:
         raise RecipeError(

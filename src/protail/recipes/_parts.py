@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from protail._messages import unknown_name, unknown_part
 from protail._registry import Option, Registry
 from protail.data.samplers import _SAMPLERS
 from protail.heads.registry import HEADS
@@ -69,8 +70,11 @@ def options_taken(part: str, name: str) -> dict[str, Option]:
 
 def check_name(part: str, name: str, place: Place) -> None:
     """Raise unless there is a ``part`` of this name."""
-    if name not in PARTS[part].registry.names():
-        raise place.unknown(name, PARTS[part].registry.names())
+    names = PARTS[part].registry.names()
+    if name not in names:
+        # Nobody can register samplers of their own.
+        say = unknown_name if part == "sampler" else unknown_part
+        raise place.error(say(place.key, name, names))
 
 
 def complete_options(
@@ -99,8 +103,6 @@ def complete_options(
     >>> complete_options("loss", "logit-adjusted", {"tau": 1}, Place("a.toml", "classifier"))
     {'tau': 1.0}
     """
-    if part not in PARTS:
-        return dict(options)
     registry, smallest = PARTS[part]
     try:
         registry.check(name, options)

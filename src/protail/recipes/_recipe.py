@@ -15,7 +15,8 @@ from protail.recipes._toml import parse_value, toml_text
 from protail.recipes._types import plain
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
-_WORDS = ("title", "reference", "paper")
+# What is said about a recipe; nothing that is computed hangs on it.
+WORDS = ("title", "reference", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         place = Place(f"recipe {self.name!r}")
-        _check_words({key: getattr(self, key) for key in ("name", *_WORDS)}, place)
+        _check_words({key: getattr(self, key) for key in ("name", *WORDS)}, place)
         for stage in STAGES:
             settings = getattr(self, stage)
             if settings is not None:
@@ -155,7 +156,7 @@ class Recipe:
         >>> resolved["representation"]["weight_decay"], resolved["classifier"]
         (0.005, None)
         """
-        resolved: dict[str, Any] = {key: getattr(self, key) for key in ("name", *_WORDS)}
+        resolved: dict[str, Any] = {key: getattr(self, key) for key in ("name", *WORDS)}
         for stage in STAGES:
             settings = getattr(self, stage)
             resolved[stage] = None if settings is None else plain(stage_table(settings))
@@ -201,7 +202,7 @@ class Recipe:
         # ncm
         """
         resolved = self.resolved()
-        lines = [f"# {self.name}", *(f"{key} = {toml_text(resolved[key])}" for key in _WORDS)]
+        lines = [f"# {self.name}", *(f"{key} = {toml_text(resolved[key])}" for key in WORDS)]
         for stage in self.stages:
             lines += ["", f"[{stage}]"]
             lines += [f"{key} = {toml_text(value)}" for key, value in resolved[stage].items()]
@@ -235,11 +236,11 @@ def read_table(
     >>> read_table(table, Place("a.toml"))["classifier"].epochs
     3
     """
-    known = ["name", *_WORDS, *STAGES]
+    known = ["name", *WORDS, *STAGES]
     for key in table:
         if key not in known:
             raise place.unknown_key(key, known)
-    values = {key: table[key] for key in ("name", *_WORDS) if key in table}
+    values = {key: table[key] for key in ("name", *WORDS) if key in table}
     _check_words(values, place)
     for stage in STAGES:
         given = table.get(stage)

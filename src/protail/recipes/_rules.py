@@ -16,6 +16,7 @@ from protail.losses.registry import LOSSES
 from protail.methods.registry import METHODS
 from protail.recipes._parts import PARTS, small_width
 from protail.recipes._places import Place
+from protail.training.making import check_experts
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
 Settings = RepresentationSettings | ClassifierSettings
@@ -152,7 +153,7 @@ def _check_parts(settings: Settings, place: Place) -> None:
 
 
 def _check_views(settings: RepresentationSettings, place: Place) -> None:
-    needs = PARTS["method"].registry.needs(settings.method)
+    needs = METHODS.needs(settings.method)
     views = needs.get("views", 1)
     _check_augment(settings.second_view, place.at("second_view"))
     if views == 2 and not settings.second_view:
@@ -180,23 +181,17 @@ def _check_method(settings: RepresentationSettings, place: Place) -> None:
     backbone.n_features = small_width(settings.head_options)  # type: ignore[assignment]
     try:
         with torch.random.fork_rng(devices=[]):
-            head, loss = (
-                _small_head(settings),
-                LOSSES.make(settings.loss, [2, 1], **settings.loss_options),
-            )
+            head = _small_head(settings)
+            loss = LOSSES.make(settings.loss, [2, 1], **settings.loss_options)
             METHODS.make(settings.method, backbone, head, loss, [2, 1], **settings.method_options)
     except (TypeError, ValueError) as error:
         raise place.error(f"{place.key}.method: {error}") from None
-    wanted = getattr(head, "n_experts", None)
-    if wanted is None:
-        return
-    there = getattr(make_backbone(settings.backbone), "n_experts", None)
-    if wanted != there:
-        has = "none" if there is None else there
-        raise place.at("backbone").unexpected(
-            settings.backbone,
-            f"one with {wanted} experts, as head {settings.head!r} has; it has {has}",
-        )
+    if hasattr(head, "n_experts"):
+        try:
+            with torch.random.fork_rng(devices=[]):
+                check_experts(settings, make_backbone(settings.backbone), head)
+        except ValueError as error:
+            raise place.error(f"{place.key}.backbone: {error}") from None
 
 
 def _small_head(settings: Settings) -> nn.Module:
@@ -236,8 +231,8 @@ def _check_reweighting(settings: Settings, place: Place) -> None:
 
 def _check_start(settings: ClassifierSettings, place: Place) -> None:
     """Let a head start where it can: at centroids, at the head of stage 1, or anew."""
-    name, factory = settings.head, PARTS["head"].registry.factory(settings.head)
-    builds_on = PARTS["head"].registry.needs(name).get("builds_on", ())
+    name, factory = settings.head, HEADS.factory(settings.head)
+    builds_on = HEADS.needs(name).get("builds_on", ())
     if settings.start == "new" and builds_on:
         raise place.at("start").unexpected(
             "new", f'"representation": head {name!r} is built on the one of stage 1'
@@ -248,12 +243,12 @@ def _check_start(settings: ClassifierSettings, place: Place) -> None:
         )
     if settings.epochs and not any(True for _ in _small_head(settings).parameters()):
         raise place.at("epochs").unexpected(settings.epochs, f"0: head {name!r} learns nothing")
-    has_prototypes = hasattr(PARTS["head"].registry.factory(settings.head), "set_prototypes")
+    has_prototypes = hasattr(factory, "set_prototypes")
     if has_prototypes and settings.centroids is None:
         raise place.at("centroids").unexpected(
-            None, f'"clean" or "augmented", where the prototypes of head {settings.head!r} start'
+            None, f'"clean" or "augmented", where the prototypes of head {name!r} start'
         )
     if not has_prototypes and settings.centroids is not None:
         raise place.at("centroids").unexpected(
-            settings.centroids, f'"none": head {settings.head!r} has no prototypes to start there'
+            settings.centroids, f'"none": head {name!r} has no prototypes to start there'
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from protail._messages import unknown_name
@@ -12,7 +12,8 @@ from protail.recipes._recipe import Recipe
 from protail.recipes._stages import STAGES, stage_table
 from protail.recipes._toml import parse_value, toml_text
 
-# What is tried where a key is named without a range.
+# What is tried where a key is named without a range, wider where the recipe's own value is not
+# in it.
 _USUAL = {
     "representation.weight_decay": "1e-4:1e-2:log",
     "representation.lr": "3e-3:0.3:log",
@@ -78,7 +79,7 @@ def read_searched_keys(texts: Iterable[str], recipe: Recipe) -> tuple[SearchedKe
     ----------
     texts : iterable of str
         Each ``KEY=LOW:HIGH``, ``KEY=LOW:HIGH:log``, ``KEY=choice:A,B,C``, or a ``KEY`` that has a
-        usual range.
+        usual range, which is widened where it does not hold the recipe's own value.
     recipe : Recipe
         Whose settings they are; each value is tried on it.
 
@@ -162,7 +163,30 @@ def _read(text: str, recipe: Recipe) -> SearchedKey:
                 f"--over {text!r} has no range, and {key} has no usual one; expected {key}= and "
                 f"{_FORMS}."
             )
-        wanted = _USUAL[key]
+        usual = _read_wanted(key, _USUAL[key], recipe)
+        wanted = _around(usual, value_of(recipe, key)).text
+    return _read_wanted(key, wanted, recipe)
+
+
+def _around(usual: SearchedKey, own: Any) -> SearchedKey:
+    """Widen a usual range until it holds the recipe's own value, with room beyond it."""
+    if usual.holds(own):
+        return usual
+    if usual.choices:
+        return replace(usual, choices=(own, *usual.choices))
+    if not isinstance(own, int | float):
+        return usual
+    if usual.is_log and own == 0:
+        # No factor leads to 0: beside it stand the powers of ten.
+        first, last = math.ceil(math.log10(usual.low)), math.floor(math.log10(usual.high))
+        return SearchedKey(usual.key, choices=(own, *(10.0**n for n in range(first, last + 1))))
+    factor = 10 if usual.is_log else 2
+    if own < usual.low:
+        return replace(usual, low=own / factor)
+    return replace(usual, high=own * factor)
+
+
+def _read_wanted(key: str, wanted: str, recipe: Recipe) -> SearchedKey:
     if wanted.startswith(_CHOICE):
         return _read_choices(key, wanted, recipe)
     return _read_range(key, wanted, recipe)

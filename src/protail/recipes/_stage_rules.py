@@ -68,7 +68,7 @@ def check_stages(
 def _check_pretraining(
     pretraining: RepresentationSettings, representation: RepresentationSettings, place: Place
 ) -> None:
-    place = place.at("pretraining")
+    recipe, place = place, place.at("pretraining")
     if pretraining.backbone != representation.backbone:
         raise place.at("backbone").unexpected(
             pretraining.backbone, f"{representation.backbone!r}, that of the representation"
@@ -81,12 +81,12 @@ def _check_pretraining(
     same = pretraining.head == representation.head
     if same and pretraining.head_options != representation.head_options:
         raise place.at("head_options").unexpected(
-            toml_text(pretraining.head_options),
+            pretraining.head_options,
             f"{toml_text(representation.head_options)}, those of the representation",
         )
     for key in ("pretrained", "weights"):
         if getattr(representation, key):
-            raise place.at(key).unexpected(
+            raise recipe.at(f"representation.{key}").unexpected(
                 getattr(representation, key),
                 "it in the pretraining, with which the representation begins",
             )

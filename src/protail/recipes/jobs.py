@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,7 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from protail.data.sets import DataSet, FeatureData, ImageSet
-from protail.recipes._recipe import Recipe
+from protail.recipes._places import RecipeError
+from protail.recipes._recipe import WORDS, Recipe
 from protail.training.settings import RepresentationSettings
 
 
@@ -80,6 +82,29 @@ class Job:
             "seed": self.seed,
         }
 
+    def read(self, resolved: dict[str, Any]) -> dict[str, Any]:
+        """Give what a run says that it is of as this version would have written it.
+
+        A setting that was added later has its default in older runs, and the words that are said
+        about a recipe are those of this job's.
+
+        Parameters
+        ----------
+        resolved : dict
+            The ``resolved`` of some version's job.
+
+        Returns
+        -------
+        dict
+            To be compared with `resolved`; as it was where this version knows no such recipe.
+        """
+        try:
+            recipe = Recipe.from_resolved(resolved["recipe"]).resolved()
+        except (KeyError, TypeError, AttributeError, RecipeError):
+            return resolved
+        words = {key: getattr(self.recipe, key) for key in WORDS}
+        return {**resolved, "recipe": {**recipe, **words}}
+
 
 def data_record(data: DataSet | FeatureData) -> dict[str, Any]:
     """Say what a run was done with.
@@ -121,7 +146,7 @@ class Progress:
     job : Job
         Which job.
     epoch : int
-        Epochs done.
+        Epochs done, of all phases.
     loss : float
         Mean loss of the last one.
     scores : dict of str to float
@@ -132,6 +157,13 @@ class Progress:
     epoch: int
     loss: float
     scores: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> str:
+        """The phase of stage 1 that the last epoch was of."""
+        phases = self.job.phases
+        ends = accumulate(settings.epochs for settings in phases.values())
+        return next(name for name, end in zip(phases, ends, strict=True) if self.epoch <= end)
 
 
 Watcher = Callable[[Progress], None]

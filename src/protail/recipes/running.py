@@ -67,14 +67,7 @@ def run_jobs(
         return [_run_together_with_others(job, options, watch) for job in jobs]
     waiting = [job for job in jobs if not is_done(job, options)]
     with ExitStack() as stack:
-        runs = [
-            stack.enter_context(
-                Run.create(
-                    job.folder, job.resolved, resume=options.resume, overwrite=options.overwrite
-                )
-            )
-            for job in waiting
-        ]
+        runs = [stack.enter_context(_create_run(job, job.folder, options)) for job in waiting]
         for note in dict.fromkeys(note for run in runs for note in run.notes):
             warnings.warn(note, stacklevel=2)
         streams = make_streams(options.device, len(waiting))
@@ -110,11 +103,16 @@ def is_done(job: Job, options: Options) -> bool:
     if not (job.folder / RUN).exists():
         return False
     run = Run.open(job.folder)
-    check_same(job.folder, run.resolved, as_json(job.resolved, "resolved"))
+    check_same(job.folder, job.read(run.resolved), as_json(job.resolved, "resolved"))
     done = options.resume and run.finished
     if not done:
         check_unfinished(job.folder, resume=options.resume)
     return done
+
+
+def _create_run(job: Job, folder: Path, options: Options) -> Run:
+    choices = {"resume": options.resume, "overwrite": options.overwrite}
+    return Run.create(folder, job.resolved, **choices, read=job.read)
 
 
 def _run_together_with_others(job: Job, options: Options, watch: Watcher | None) -> dict[str, Any]:
@@ -127,8 +125,7 @@ def _run_together_with_others(job: Job, options: Options, watch: Watcher | None)
             return Run.open(job.folder).evaluation()
         if fabric.global_rank:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="protail-"))) / "run"
-        choices = {"resume": options.resume, "overwrite": options.overwrite}
-        run = stack.enter_context(Run.create(folder, job.resolved, **choices))
+        run = stack.enter_context(_create_run(job, folder, options))
         fabric.barrier()
         [record] = interleave([_steps(job, run, options, watch, fabric)])
         fabric.barrier()

@@ -36,12 +36,13 @@ def build_method(
             backbone.load_state_dict(start.backbone.state_dict())
             if type(head) is type(start.head):
                 head.load_state_dict(start.head.state_dict())
-        _check_experts(settings, backbone, head)
+        check_experts(settings, backbone, head)
         loss = make_loss(settings.loss, counts, **settings.loss_options)
         return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
 
 
-def _check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
+def check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
+    """Raise unless a head for experts meets a backbone that has as many."""
     there, wanted = (getattr(each, "n_experts", None) for each in (backbone, head))
     if wanted is not None and wanted != there:
         has = "none" if there is None else there

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -117,6 +117,7 @@ class Run:
         *,
         resume: bool = False,
         overwrite: bool = False,
+        read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Self:
         """Start a run, or go on with one; nobody else can until it is closed.
 
@@ -132,6 +133,9 @@ class Run:
         overwrite : bool, default=False
             Start anew where a run is, and remove what it has written. A folder that holds
             something else, beside a run or without one, is never replaced.
+        read : callable
+            Gives the ``resolved`` of the run that is there, which an older version may have
+            written, as it would be written now; by default as it is.
 
         Returns
         -------
@@ -157,7 +161,7 @@ class Run:
             going_on = (place / RUN).exists() and not overwrite
             if going_on:
                 document = read_run(place)
-                check_same(place, document["resolved"], wanted)
+                check_same(place, read(document["resolved"]), wanted)
                 check_unfinished(place, resume=resume)
                 sessions = document["sessions"]
             last_step = prepare(place, keep=going_on)
