@@ -91,8 +91,9 @@ def test_seeds_that_are_far_apart_are_shown(tmp_path):
 
 
 def test_figures_and_searches_are_linked_where_they_are(tmp_path):
-    for folder, name in (("figures", "figure2-resnet34.png"), ("search", "wd.png")):
-        (tmp_path / folder).mkdir()
+    beside = [("figures", "figure2-resnet34.png"), ("figures", "cost.png"), ("search", "wd.png")]
+    for folder, name in beside:
+        (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / name).touch()
     search = {
         "over": {"representation.weight_decay": "0.001:0.01:log", "classifier.head": "choice:a,b"},
@@ -107,6 +108,7 @@ def test_figures_and_searches_are_linked_where_they_are(tmp_path):
     (tmp_path / "search" / "wd.json").write_text(json.dumps(search))
     page = results_page(Cells(tmp_path / "cells"))
     assert "(figures/figure2-resnet34.png)" in page
+    assert "![Accuracy against the GPU seconds of training: Table 4, imbalance 100](" in page
     assert "[wd](search/wd.json) ([picture](search/wd.png))" in page
     assert "2 trials; chosen representation.weight_decay = 0.005123, classifier.head = a" in page
     assert "balanced accuracy 48.09 on 20 % of the training images" in page

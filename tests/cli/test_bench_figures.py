@@ -40,6 +40,7 @@ def test_figures_and_their_numbers_are_written(features, tmp_path):
     assert written == [str(folder / f"{name}.png") for name in numbers]
     again = run("--features", features, "--results", tmp_path)
     assert "Figure 2 of ResNet-34 is left out" in again.output
+    assert "The figure of costs is left out" in again.output
     assert "3 figures from 0 cells" in again.output
 
 

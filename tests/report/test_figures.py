@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-matplotlib = pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
 from protail._files import OutputError  # noqa: E402
@@ -13,61 +13,13 @@ from protail.analysis import class_norms, class_separation, learn_boundaries  # 
 from protail.data.sets import long_tailed_counts  # noqa: E402
 from protail.profile import ClassProfile  # noqa: E402
 from protail.report.figures import figure1, figure2, figure3, figure4, write_picture  # noqa: E402
+from reference.sheets import texts_that_overlap  # noqa: E402
 
 COUNTS = np.array(long_tailed_counts(500, 100, 100))
 
 
-@pytest.fixture
-def sheets(monkeypatch):
-    """Collect figures as they are drawn."""
-    import matplotlib.figure
-
-    drawn = []
-    original = matplotlib.figure.Figure.savefig
-
-    def keep(figure, *arguments, **options):
-        drawn.append(figure)
-        return original(figure, *arguments, **options)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
-    return drawn
-
-
 def legend_of(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def hidden_ticks(figure):
-    """Find labels that matplotlib keeps for places outside of the axes."""
-    axis_and_limits = [
-        (axis, sorted(axis.get_view_interval()))
-        for axes in figure.axes
-        for axis in (axes.xaxis, axes.yaxis)
-    ]
-    return {
-        id(label)
-        for axis, (low, high) in axis_and_limits
-        for tick in axis.get_major_ticks()
-        if not low <= tick.get_loc() <= high
-        for label in (tick.label1, tick.label2)
-    }
-
-
-def texts_that_overlap(figure):
-    """Find texts of a sheet that lie on each other."""
-    figure.canvas.draw()
-    hidden = hidden_ticks(figure)
-    boxes = [
-        (text.get_text(), text.get_window_extent().padded(-1))
-        for text in figure.findobj(matplotlib.text.Text)
-        if text.get_text().strip() and text.get_visible() and id(text) not in hidden
-    ]
-    return [
-        (one, other)
-        for i, (one, box) in enumerate(boxes)
-        for other, there in boxes[:i]
-        if box.overlaps(there)
-    ]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from protail._messages import counted
 from protail.bench.cells import Cells
 
 _FIGURES = {
+    "cost": "Accuracy against the GPU seconds of training: Table 4, imbalance 100",
     "figure1": "Figure 1: boundaries of softmax and of prototypes, four classes in two channels",
     "figure2": "Figure 2: norms of softmax weights, centroids and prototypes",
     "figure3": "Figure 3: separation of prototypes while they learn",
@@ -65,7 +66,7 @@ def _tally(abouts: Iterable[Mapping[str, Any]], what: Callable[[Any], str]) -> s
 
 def figure_lines(folder: Path) -> Iterator[str]:
     """Show the figures of a folder of results."""
-    for file in sorted((folder / "figures").glob("figure*.png")):
+    for file in sorted((folder / "figures").glob("*.png")):
         number, _, of = file.stem.partition("-")
         title = _FIGURES.get(number, number) + (f" ({of})" if of else "")
         yield f"**{title}**\n\n![{title}](figures/{file.name})\n"

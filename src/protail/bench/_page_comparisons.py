@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from statistics import mean
 
+from protail.bench._page_paired import paired_section
 from protail.bench._page_tables import DIVERGED, MISSING, MIXED, header, line
 from protail.bench.cells import GROUPS, Cells, Result
 from protail.bench.comparisons import COMPARISONS, Comparison, Entry
@@ -35,7 +36,8 @@ def comparisons_section(cells: Cells) -> str:
     ]
     if not shown:
         return ""
-    return "\n".join([_TITLE, "", _NOTE, *(_section(table, cells) for table in shown)])
+    parts = [*(_section(table, cells) for table in shown), paired_section(cells)]
+    return "\n".join([_TITLE, "", _NOTE, *filter(None, parts)])
 
 
 def _all_cells(table: Comparison) -> list[Cell]:

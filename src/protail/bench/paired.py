@@ -3,15 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protail.bench.cells import Result
 from protail.bench.scores import unpack_bits
 from protail.bench.wanted import Draw
-from protail.evaluation import Difference
+from protail.data.sets import FeatureData, load_dataset, long_tailed_counts
+from protail.data.sets.bundled import BUNDLED_FEATURES
+from protail.profile import ClassProfile
 
-_TAIL = 0.025
+_LEVEL = 0.95
+_WITH_LABELS = "cifar100-lt"
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Hold an accuracy of two rows and how sure their difference is.
+
+    Attributes
+    ----------
+    first, second : float
+        The accuracy of each, from 0 to 1, mean over seeds.
+    by_seed : tuple of float
+        Second minus first, one a seed.
+    low, high : float
+        The interval, of 95 %, of the difference.
+
+    Examples
+    --------
+    >>> from protail.bench.paired import PairedDifference
+    >>> found = PairedDifference(0.50, 0.53, (0.02, 0.04), low=0.01, high=0.05)
+    >>> round(found.difference, 2), found.verdict
+    (0.03, 'ahead')
+    """
+
+    first: float
+    second: float
+    by_seed: tuple[float, ...]
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        """Second minus first, mean over seeds."""
+        return float(np.mean(self.by_seed))
+
+    @property
+    def verdict(self) -> str:
+        """Where the second is: "ahead" or "behind" if the interval excludes 0."""
+        if self.low > 0:
+            return "ahead"
+        return "behind" if self.high < 0 else "cannot be told apart"
 
 
 def paired_difference(
@@ -19,13 +65,16 @@ def paired_difference(
     second: Iterable[Result],
     *,
     view: str = "mirrored",
-    n_resamples: int = 2000,
-    random_state: int = 0,
-) -> Difference:
-    """Compare *all* of two rows, image by image and seed by seed.
+    images: NDArray[np.bool_] | None = None,
+) -> PairedDifference:
+    """Compare two rows image by image and seed by seed.
 
-    The interval, of 95 %, is over test images, drawn anew with replacement and with each image
-    all seeds of both rows. It does not hold the spread over trainings.
+    The interval is over trainings and over test images. Each of both has a t interval of its
+    own: of the differences of the seeds, and of the differences of the images, means over seeds.
+    Its half-width is the root of the sum of the squares of theirs [1]_: rather too wide than too
+    narrow, for what is chance of one image in one training is counted twice. It says nothing
+    about other training images, nor about other classes. With one seed it is over test images
+    alone, and about that one training.
 
     Parameters
     ----------
@@ -33,15 +82,18 @@ def paired_difference(
         Cells of each row, one a seed: the same seeds, on the same draws.
     view : {"plain", "mirrored"}
         Whether logits are averaged with those of the mirror image.
-    n_resamples : int, default=2000
-        How many times the test images are drawn anew.
-    random_state : int, default=0
-        Of these draws.
+    images : ndarray of bool, shape (n_images,), optional
+        Which test images count, as `group_images` gives them; by default all.
 
     Returns
     -------
-    Difference
-        Means over seeds, from 0 to 1; the difference is the second minus the first.
+    PairedDifference
+        The difference is the second minus the first.
+
+    References
+    ----------
+    .. [1] S. K. Banerjee, "Approximate confidence interval for linear functions of means of k
+       populations when the population variances are not equal", Sankhya 22 (1960), 357-358.
 
     Examples
     --------
@@ -57,22 +109,103 @@ def paired_difference(
     >>> rows = [True] * 50 + [False] * 50, [True] * 70 + [False] * 30
     >>> difference = paired_difference(*([cell(row)] for row in rows))
     >>> round(difference.difference, 2), difference.verdict
-    (0.2, 'better')
+    (0.2, 'ahead')
     """
     one, other = _by_seed(first, "first"), _by_seed(second, "second")
     _check_pairs(one, other)
     n = _n_images([*one.values(), *other.values()], view)
+    counted = np.ones(n, np.bool_) if images is None else images
+    if counted.shape != (n,) or counted.sum() < 2:
+        raise ValueError(
+            f"images has shape {counted.shape} and {counted.sum()} that count; expected ({n},), an "
+            "entry for each test image, and at least 2 that count."
+        )
     rights = [
-        np.array([unpack_bits(row[seed].record["right"][view], n) for seed in one], np.float64)
+        np.array([_rights(row[seed], view, n)[counted] for seed in one], np.float64)
         for row in (one, other)
     ]
-    scores = (float(rights[0].mean()), float(rights[1].mean()))
-    # Images alike in all seeds are drawn as one kind: the same distribution, thousands of times
-    # as fast.
-    changes, n_images = np.unique((rights[1] - rights[0]).sum(axis=0), return_counts=True)
-    drawn = np.random.default_rng(random_state).multinomial(n, n_images / n, size=n_resamples)
-    low, high = np.quantile(drawn @ changes / (n * len(one)), [_TAIL, 1 - _TAIL]).tolist()
-    return Difference(*scores, float(n_images @ changes) / (n * len(one)), low, high)
+    changes_si = rights[1] - rights[0]
+    by_seed = changes_si.mean(axis=1)
+    half = float(np.hypot(_half_width(by_seed), _half_width(changes_si.mean(axis=0))))
+    middle = float(by_seed.mean())
+    return PairedDifference(
+        first=float(rights[0].mean()),
+        second=float(rights[1].mean()),
+        by_seed=tuple(by_seed.tolist()),
+        low=middle - half,
+        high=middle + half,
+    )
+
+
+def group_images(
+    results: Iterable[Result], group: str, view: str = "mirrored"
+) -> NDArray[np.bool_] | None:
+    """Say which test images are of a group of classes.
+
+    Cells do not keep labels. Those of CIFAR-100 come with the package; they are taken where they
+    give the accuracy of the group that every cell says.
+
+    Parameters
+    ----------
+    results : iterable of Result
+        Cells of one draw that have not diverged.
+    group : {"many", "medium", "few"}
+        Which classes.
+    view : {"plain", "mirrored"}
+        By which scores it is checked.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_images,), or None
+        None where there is no such group, or labels are not known.
+
+    Examples
+    --------
+    >>> from protail.bench.cells import Result
+    >>> from protail.bench.paired import group_images
+    >>> cell = Result({"data": {"dataset": "cifar10-lt", "imbalance": 100}})
+    >>> group_images([cell], "few") is None
+    True
+    """
+    found = list(results)
+    draws = {Draw(**result.record["data"]) for result in found}
+    if len(draws) != 1:
+        raise ValueError(f"results are about {len(draws)} draws; expected one.")
+    [draw] = draws
+    if draw.dataset != _WITH_LABELS or draw.held_out:
+        return None
+    images = _images_of(group, draw.imbalance)
+    return images if all(_fits(result, images, group, view) for result in found) else None
+
+
+def _fits(result: Result, images: NDArray[np.bool_], group: str, view: str) -> bool:
+    score = result.score(group, view)
+    if score is None or _n_images([result], view) != len(images):
+        return False
+    return bool(np.isclose(_rights(result, view, len(images))[images].mean(), score))
+
+
+@cache
+def _images_of(group: str, imbalance: float) -> NDArray[np.bool_]:
+    bundled = load_dataset(BUNDLED_FEATURES)
+    assert isinstance(bundled, FeatureData)
+    largest = int(np.bincount(bundled.train.labels).max())
+    counts = long_tailed_counts(largest, len(bundled.classes), imbalance)
+    return np.isin(bundled.test.labels, ClassProfile(counts).groups()[group])
+
+
+def _half_width(values: NDArray[np.float64]) -> float:
+    """Give half of the t interval of a mean; none is known of a single value."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    n = len(values)
+    if n == 1:
+        return 0.0
+    return float(stdtrit(n - 1, (1 + _LEVEL) / 2) * values.std(ddof=1) / np.sqrt(n))
+
+
+def _rights(result: Result, view: str, n: int) -> NDArray[np.bool_]:
+    return unpack_bits(result.record["right"][view], n)
 
 
 def _by_seed(row: Iterable[Result], name: str) -> dict[int, Result]:

@@ -26,6 +26,7 @@ from protail.bench.scores import class_vectors
 from protail.bench.tables import BACKBONES, CIFAR100, TABLES
 from protail.data.sets import FeatureData, long_tailed_counts
 from protail.recipes import load_recipe
+from protail.report.bench_cost import method_costs
 from protail.report.figures import figure1, figure2, figure3, figure4
 from protail.report.figures._curves import Curve
 from protail.training.classifier import learn_heads
@@ -72,7 +73,7 @@ def draw_figures(
     Parameters
     ----------
     cells : Cells
-        What Figures 2 and 4 are made from.
+        What Figures 2 and 4 and the one of costs are made from.
     features : FeatureData or None
         What the prototypes of Figure 3 learn from; without them it is left out.
     say : callable
@@ -81,7 +82,8 @@ def draw_figures(
     Yields
     ------
     Drawn
-        Figure 1; Figures 2 and 4 of each backbone; Figure 3 of PC and of PC + LA.
+        Figure 1; Figures 2 and 4 of each backbone; Figure 3 of PC and of PC + LA; accuracy
+        against training cost.
 
     Examples
     --------
@@ -109,6 +111,21 @@ def draw_figures(
             yield Drawn(f"figure4-{_file_name(backbone)}", figure4(curves), {})
         else:
             say(f"Figure 4 of {backbone} is left out: cells of rate, epochs or tau are missing.")
+    yield from _draw_costs(cells, say)
+
+
+def _draw_costs(cells: Cells, say: Callable[[str], None]) -> Iterator[Drawn]:
+    costs = method_costs(cells)
+    if len(costs.points) < 2:
+        say(
+            "The figure of costs is left out: fewer than two rows of table4 at imbalance 100 have "
+            "cells that say their seconds on one kind of GPU."
+        )
+        return
+    if costs.left_out:
+        rows = ", ".join(costs.left_out)
+        say(f"The figure of costs is without {rows}: diverged, or no seconds on {costs.hardware}.")
+    yield Drawn("cost", costs.picture(), costs.to_dict())
 
 
 def seed_norms(cells: Cells, backbone: str) -> dict[str, NDArray[np.float64]]:
