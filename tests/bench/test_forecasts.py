@@ -62,6 +62,18 @@ def test_other_data_sets_are_told_by_themselves_alone(cells):
     assert forecast(cells, "wd") == pytest.approx(100.0)
 
 
+def test_large_sets_are_counted_as_they_are(cells):
+    draw = Draw("imagenet-lt")
+    keep(cells, "wd", 100.0, draw=draw)
+    assert forecast(cells, "wd", draw=draw) == pytest.approx(100.0)
+    balanced = {"representation.sampler": "class-balanced"}
+    assert forecast(cells, "wd", draw=draw, overrides=balanced) == pytest.approx(
+        100.0 * 1280 * 1000 / 115_846
+    )
+    # A miniature takes a moment, and says nothing about the real one.
+    assert forecast(cells, "wd", draw=Draw("imagenet-lt", miniature=1000)) is None
+
+
 def test_only_such_hardware_tells(cells):
     keep(cells, "wd", 100.0, gpus=["fast"])
     keep(cells, "wd", 900.0, gpus=["slow"], seed=1)

@@ -16,7 +16,8 @@ from protail.bench.cells import Cells
 from protail.bench.tables import wanted_cells
 from protail.bench.wanted import Cell, Draw
 from protail.cli import app
-from protail.cli.bench import _Images, _known, _tables, _wanted
+from protail.cli._bench_data import Images
+from protail.cli.bench import _known, _tables, _wanted
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description
 
@@ -64,7 +65,7 @@ def test_status_knows_the_tables_of_choices(tmp_path):
     ended = run("status", folder=tmp_path)
     assert ended.exit_code == 0, ended.output
     for line in ("| tuning-stage-1 | ResNet-34 | 120 ", "| tuning-stage-2 | ResNet-34 | 96 "):
-        assert line in ended.output
+        assert line in " ".join(ended.output.split())
     assert "| tuning-stage-1 | ResNet-32" not in ended.output
     assert "tuning" not in run("status", "all", folder=tmp_path).output
     alone = json.loads(run("status", "tuning-stage-2", "--json", folder=tmp_path).stdout)
@@ -86,9 +87,26 @@ def test_status_knows_the_comparisons(tmp_path):
     ]
 
 
-def test_all_is_every_table_that_shows_test_images():
-    assert _tables(["all"]) == [
-        *("table1", "table2", "table8", "questions", "table3", "table4", "table9")
+def test_status_counts_apart_what_needs_images_of_your_own(tmp_path):
+    ended = run("status", folder=tmp_path)
+    assert "| table5         | ResNeXt-50 | 54    | 54      |" in ended.output
+    assert "| table6         | ResNet-50  | 54    | 54      |" in ended.output
+    assert " missing, table5 and table6 aside, which need images that you bring." in ended.output
+    counted = json.loads(run("status", "--json", folder=tmp_path).stdout)
+    assert f"Of {counted['cells']} cells {counted['cells']} are missing" in ended.output
+    assert not any("imagenet-lt" in command for command in counted["missing"])
+    assert "table5" not in run("status", "all", folder=tmp_path).output
+    alone = json.loads(run("status", "table6", "--json", folder=tmp_path).stdout)
+    assert (alone["cells"], len(alone["missing"]), len(alone["trainings"])) == (54, 54, 12)
+
+
+def test_all_is_every_table_that_shows_test_images_which_can_be_downloaded():
+    every = ["table1", "table2", "table8", "questions", "table3", "table4", "table9"]
+    assert _tables(["all"]) == every
+    assert _tables(["table4", "all", "table5"]) == [
+        "table4",
+        *(name for name in every if name != "table4"),
+        "table5",
     ]
 
 
@@ -114,7 +132,7 @@ def test_the_help_fits_a_screen_and_names_every_table():
     lines = shown.rstrip().splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    for name in [*_tables(["all"]), "status", "write", "take"]:
+    for name in [*_tables(["all"]), "table5", "table6", "status", "write", "take"]:
         assert name in shown
 
 
@@ -134,7 +152,7 @@ def test_draws_of_several_data_sets_serve_every_higher_ratio(tmp_path):
         exported("cifar100-lt", *sizes["cifar100-lt"], 100, tmp_path / "first.zip"),
         *(exported(name, *size, 10, tmp_path / f"{name}.zip") for name, size in sizes.items()),
     ]
-    find = _Images(files, tmp_path / "nowhere")
+    find = Images(files, tmp_path / "nowhere")
     for name, (n_classes, n_max) in sizes.items():
         for imbalance in (100.0, 50.0, 10.0):
             found = find(Draw(name, imbalance))

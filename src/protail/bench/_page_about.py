@@ -28,8 +28,9 @@ def _short_commit(commit: str) -> str:
 
 
 def about_cells(cells: Cells) -> str:
-    """Say how many cells there are, and what ran them when."""
-    abouts = [result.record.get("about", {}) for result in cells]
+    """Say how many cells there are, and what ran them when; those of miniatures do not count."""
+    records = [result.record for result in cells if not result.record["data"].get("miniature")]
+    abouts = [record.get("about", {}) for record in records]
     parts = {
         "hardware": _tally(abouts, lambda about: " and ".join(about["gpus"]) or about["cpu"]),
         "code": _tally(
@@ -40,7 +41,7 @@ def about_cells(cells: Cells) -> str:
         ),
         "days": _tally(abouts, lambda about: str(about["started"])[:10]),
     }
-    lines = [f"**{counted(len(cells), 'cell')}.**"]
+    lines = [f"**{counted(len(abouts), 'cell')}.**"]
     lines += [f"{part.capitalize()}: {said}." for part, said in parts.items() if said]
     dirty = sum(str(about.get("commit", "")).endswith(_DIRTY) for about in abouts)
     if dirty:

@@ -1,4 +1,4 @@
-"""What the page of results says about other methods: Tables 3, 4 and 9."""
+"""What the page of results says about other methods: Tables 3, 4, 9, 5 and 6."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from protail.bench._page_paired import paired_section
 from protail.bench._page_tables import DIVERGED, MISSING, MIXED, header, line
 from protail.bench.cells import GROUPS, Cells, Result
 from protail.bench.comparisons import COMPARISONS, Comparison, Entry
+from protail.bench.large import LARGE
 from protail.bench.paper import paper_table
 from protail.bench.summaries import Summary, summarize_results, trainings_differ
 from protail.bench.tables import BACKBONES, TABLES, wanted_cells
@@ -31,7 +32,7 @@ def comparisons_section(cells: Cells) -> str:
     above = {cell.key for cell in wanted_cells(TABLES, BACKBONES)}
     shown = [
         table
-        for table in COMPARISONS.values()
+        for table in (COMPARISONS | LARGE).values()
         if any(cell.key not in above and cell in cells for cell in _all_cells(table))
     ]
     if not shown:
@@ -57,7 +58,9 @@ def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
     yield from header("mirrored", "backbone", *table.columns, "GFLOPs", "GPU s")
     for row, entries in _rows(table).items():
         found = {entry.column: _found(table, entry, cells) for entry in entries}
-        numbers = [_number(table, found.get(column, [])) for column in table.columns]
+        numbers = [
+            _number(table, found.get(column, []), _group(column)) for column in table.columns
+        ]
         yield line([row, _backbone(table, entries[0]), *numbers, *_costs(found.values())])
         printed = _printed(table, entries)
         if printed:
@@ -92,6 +95,10 @@ def _found(table: Comparison, entry: Entry, cells: Cells) -> list[Result]:
 def _backbone(table: Comparison, entry: Entry) -> str:
     of_recipe = entry.cell(table.seeds[0]).recipe.phases["representation"].backbone
     return next(name for name, known in table.backbones.items() if of_recipe in known)
+
+
+def _group(column: str) -> str:
+    return column if column in GROUPS else "all"
 
 
 def _number(table: Comparison, found: list[Result], group: str = "all") -> str:
@@ -140,5 +147,5 @@ def _differences(
     table: Comparison, found: dict[str, list[Result]], printed: dict[str, float]
 ) -> Iterator[str]:
     for column in table.columns:
-        ours, theirs = _score(found.get(column, [])), printed.get(column)
+        ours, theirs = _score(found.get(column, []), _group(column)), printed.get(column)
         yield "" if ours is None or theirs is None else f"{ours.mean - theirs:+.2f}"

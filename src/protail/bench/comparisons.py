@@ -1,9 +1,10 @@
-"""Tables 3, 4 and 9: other methods, each entry a recipe of its own on some images."""
+"""Tables of other methods, each entry a recipe of its own on some images: 3, 4 and 9."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from protail.bench.wanted import SEEDS, Cell, Draw
 
@@ -25,6 +26,8 @@ class Entry:
         On which images.
     paper : str or None
         The row of the paper's table; its column is the same as ours.
+    overrides : mapping of str to object
+        What is set otherwise than in the recipe.
     """
 
     row: str
@@ -32,10 +35,11 @@ class Entry:
     recipe: str
     draw: Draw
     paper: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def cell(self, seed: int) -> Cell:
         """Make the cell of a seed."""
-        return Cell(self.recipe, self.draw, seed)
+        return Cell(self.recipe, self.draw, seed, self.overrides)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from protail.bench.cells import Cells
 from protail.bench.groups import Group
+from protail.bench.large import LARGE_SETS
 from protail.data.sets import long_tailed_counts
 
 # Images of the largest class, and classes. A step takes as long on either: images are as large.
@@ -64,7 +65,7 @@ def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = No
     """
     data = vars(group.first.draw)
     records = [result.record for result in cells]
-    known = [each for each in records if _tells(each, data["dataset"], gpus)]
+    known = [each for each in records if _tells(each, data, gpus)]
     phases = _phases(group.first.recipe.resolved())
     training = _seconds_of(phases, data, known)
     if training is None:
@@ -72,9 +73,10 @@ def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = No
     return training + _seconds_of_heads(group, known)
 
 
-def _tells(record: _Table, dataset: str, gpus: Sequence[str] | None) -> bool:
-    other = record["data"]["dataset"]
-    same_size = other == dataset or {other, dataset} <= set(_SIZES)
+def _tells(record: _Table, data: _Table, gpus: Sequence[str] | None) -> bool:
+    dataset, other = data["dataset"], record["data"]["dataset"]
+    same_images = record["data"].get("miniature", 0) == data["miniature"]
+    same_size = same_images and (other == dataset or {other, dataset} <= set(_SIZES))
     same_place = gpus is None or record.get("about", {}).get("gpus") == list(gpus)
     return same_size and same_place and "seconds" in record
 
@@ -131,9 +133,13 @@ def _n_steps(phases: Sequence[_Table], data: _Table) -> float:
 
 def _draws(stage: _Table, data: _Table) -> float:
     """Say how many images an epoch of a stage has."""
-    n_max, n_classes = _SIZES.get(data["dataset"], _SOME_SIZE)
-    balanced = stage["sampler"] == "class-balanced"
-    images = n_max * n_classes if balanced else _n_images(n_max, n_classes, data["imbalance"])
+    large = LARGE_SETS.get(data["dataset"])
+    if large is not None:
+        n_max, n_classes, n_images = large.n_max, large.n_classes, large.n_images
+    else:
+        n_max, n_classes = _SIZES.get(data["dataset"], _SOME_SIZE)
+        n_images = _n_images(n_max, n_classes, data["imbalance"])
+    images = n_max * n_classes if stage["sampler"] == "class-balanced" else n_images
     return images * float(1 - data.get("held_out", 0.0))
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from protail._messages import counted
 from protail.backbones import save_weights
+from protail.bench._last_stream import LastStream
 from protail.bench.cells import Cells
 from protail.bench.forecasts import expected_seconds
 from protail.bench.groups import Group, missing_groups
+from protail.bench.large import miniature_size
 from protail.bench.scores import score_head
 from protail.bench.wanted import Cell, Draw
 from protail.data.sets import DataSet
@@ -155,14 +158,27 @@ class _Work:
                 self._say(f"{group.name}: epoch {epoch.number + 1}, loss {epoch.loss:.3f}")
 
         try:
-            data = self._load(group.first.draw)
-            make = training_maker(data, group.first.seed, self._options)
+            data = self._images(group.first.draw)
+            options = self._options
+            if not data.train.is_resident:
+                # Only what is in memory can be part of a recorded step.
+                options = replace(options, driver="plain")
+            make = training_maker(data, group.first.seed, options)
             return (yield from representation_steps(phases, make, after_epoch=tell))
         except DivergenceError as error:
             self._say(f"{group.name}: {error}")
         for cell in group.cells:
             self._cells.add(cell, {"diverged": True, "about": self._about})
         return None
+
+    def _images(self, draw: Draw) -> DataSet:
+        data = self._load(draw)
+        if miniature_size(draw, data) != draw.miniature:
+            raise ValueError(
+                f"{draw.folder} has {len(data.train):,} training images here; expected those that "
+                "its cells are of. Mark cells on other images with mark_miniatures."
+            )
+        return data
 
     def _try_to_judge(self, group: Group, method: Method, seconds: float) -> int:
         """Judge a group; hours of the others are not lost to an error in this one."""
@@ -177,7 +193,8 @@ class _Work:
 
     def _judge(self, group: Group, method: Method, seconds: float) -> int:
         data, seed = self._load(group.first.draw), group.first.seed
-        frozen = FrozenFeatures(method.backbone, data, self._options.device)
+        cache = None if data.train.is_resident else LastStream()
+        frozen = FrozenFeatures(method.backbone, data, self._options.device, cache)
         shared = {"backbone": weights_hash(method.backbone)[:16], "about": self._about}
         if self._weights is not None:
             save_weights(method.backbone.state_dict(), self._weights / group.file)

@@ -9,6 +9,7 @@ from typing import Any
 
 from protail._messages import unknown_name
 from protail.bench.comparisons import COMPARISONS, Comparison
+from protail.bench.large import LARGE
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.strong import STRONG_STAGE_1, STRONG_STAGE_2
@@ -164,6 +165,10 @@ CHOICES = {
 }
 
 
+# What a reader sees of any table.
+BACKBONE_NAMES = (*BACKBONES, *(name for table in LARGE.values() for name in table.backbones))
+
+
 def bench_table(name: str) -> Table | Comparison:
     """Give a table by its name.
 
@@ -185,7 +190,7 @@ def bench_table(name: str) -> Table | Comparison:
     >>> bench_table("table9").cells("ResNet-34")[1].command
     'protail train tau-norm --dataset cifar10-lt --imbalance 100 --seed 0'
     """
-    tables: dict[str, Table | Comparison] = {**TABLES, **COMPARISONS, **CHOICES}
+    tables: dict[str, Table | Comparison] = {**TABLES, **COMPARISONS, **CHOICES, **LARGE}
     if name not in tables:
         raise ValueError(unknown_name("table", name, tables))
     return tables[name]
@@ -217,8 +222,8 @@ def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
     """
     cells: dict[str, Cell] = {}
     for backbone in backbones:
-        if backbone not in BACKBONES:
-            raise ValueError(unknown_name("backbone", backbone, BACKBONES))
+        if backbone not in BACKBONE_NAMES:
+            raise ValueError(unknown_name("backbone", backbone, BACKBONE_NAMES))
         for name in names:
             table = bench_table(name)
             for cell in table.cells(backbone) if backbone in table.backbones else ():

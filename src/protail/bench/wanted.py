@@ -25,7 +25,7 @@ class Draw:
     dataset : str
         A name `protail.data.sets.load_dataset` knows.
     imbalance : float
-        The largest class over the smallest.
+        The largest class over the smallest; 0 where a data set is not cut to a ratio.
     selection : str
         Which images of a class are kept.
     held_out : float
@@ -33,26 +33,33 @@ class Draw:
         where it is these that a cell is judged on.
     held_out_seed : int
         Of the images that are held out.
+    miniature : int
+        Training images of a set that only goes by the data set's name; 0 where it is the real one.
 
     Examples
     --------
     >>> from protail.bench.wanted import Draw
     >>> Draw("cifar100-lt", 100).folder, Draw("cifar100-lt", 100, held_out=0.2).folder
     ('cifar100-lt-100', 'cifar100-lt-100-held-out')
+    >>> Draw("imagenet-lt").folder, Draw("imagenet-lt", miniature=2000).folder
+    ('imagenet-lt', 'imagenet-lt-miniature-2000')
     """
 
     dataset: str
-    imbalance: float
+    imbalance: float = 0.0
     selection: str = "shuffled"
     held_out: float = 0.0
     held_out_seed: int = 0
+    miniature: int = 0
 
     @property
     def folder(self) -> str:
         """The folder its cells are kept in."""
+        ratio = f"-{self.imbalance:g}" if self.imbalance else ""
         kind = "" if self.selection == "shuffled" else f"-{self.selection}"
         judged = "-held-out" if self.held_out else ""
-        return f"{self.dataset}-{self.imbalance:g}{kind}{judged}"
+        small = f"-miniature-{self.miniature}" if self.miniature else ""
+        return f"{self.dataset}{ratio}{kind}{judged}{small}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,9 @@ class Cell:
     def command(self) -> str:
         """The command that makes the cell alone."""
         words = ["protail", "train", self.recipe_name, "--dataset", self.draw.dataset]
-        words += ["--imbalance", f"{self.draw.imbalance:g}", "--seed", str(self.seed)]
+        if self.draw.imbalance:
+            words += ["--imbalance", f"{self.draw.imbalance:g}"]
+        words += ["--seed", str(self.seed)]
         if self.draw.selection != "shuffled":
             words += ["--selection", self.draw.selection]
         if self.draw.held_out:
@@ -165,4 +174,6 @@ def _digest(recipe: str, draw: Draw, seed: int) -> str:
     data: list[Any] = [draw.dataset, float(draw.imbalance), draw.selection]
     if draw.held_out:
         data += [draw.held_out, draw.held_out_seed]
+    if draw.miniature:
+        data += ["miniature", draw.miniature]
     return hashlib.sha256(json.dumps([recipe, data, seed]).encode()).hexdigest()

@@ -10,30 +10,31 @@ import typer
 from protail._messages import counted
 from protail.cli._command import Debug, Device, Json, Voice
 from protail.cli._command import command as _command
-from protail.cli.data import DataRoot
+from protail.cli.data import DataRoot, Lists
 from protail.cli.recipes import Set, read_changes
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from protail.bench.cells import Cells
-    from protail.bench.wanted import Cell, Draw
-    from protail.data.sets import DataSet
+    from protail.bench.wanted import Cell
+    from protail.cli._bench_data import Images
 
 What = Annotated[
     list[str],
     typer.Argument(
         metavar="TABLE...",
         help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
-        "table9, or all of these; tuning-stage-1 tuning-stage-2, on held-out images); or status, "
-        "write (the page of results), figures (the paper's), take FOLDER (of cells).",
+        "table9, or all of these; table5 table6, on images that you bring; tuning-stage-1 "
+        "tuning-stage-2, on held-out images); or status, write (the page of results), figures "
+        "(the paper's), take FOLDER (of cells).",
         show_default=False,
     ),
 ]
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
 Backbones = Annotated[
     list[str] | None,
-    typer.Option("--backbone", metavar="NAME", help="ResNet-34 or ResNet-32; by default both."),
+    typer.Option("--backbone", metavar="NAME", help="As in ResNet-34; by default all of a table."),
 ]
 Draws = Annotated[
     list[Path] | None,
@@ -42,7 +43,9 @@ Draws = Annotated[
     ),
 ]
 Budget = Annotated[str | None, typer.Option(metavar="TIME", help="As in 90s, 9m or 1.5h.")]
-AtOnce = Annotated[int, typer.Option(min=1, help="Trainings at once.")]
+AtOnce = Annotated[
+    int | None, typer.Option(min=1, help="Trainings at once. [4; on images in files 1]")
+]
 Weights = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep the trained backbones here.")
 ]
@@ -62,8 +65,9 @@ def bench(
     backbone: Backbones = None,
     draw: Draws = None,
     data_root: DataRoot = None,
+    lists: Lists = None,
     budget: Budget = None,
-    at_once: AtOnce = 4,
+    at_once: AtOnce = None,
     weights: Weights = None,
     features: Features = None,
     changes: Set = None,
@@ -78,6 +82,8 @@ def bench(
     try something out, cells are others than those of the table.
     """
     from protail.bench.cells import Cells
+    from protail.bench.large import LARGE_SETS, mark_miniatures
+    from protail.cli._bench_data import Images
     from protail.cli._bench_figures import write_figures
 
     voice = Voice(as_json)
@@ -90,14 +96,21 @@ def bench(
     elif first == "figures":
         write_figures(voice, cells, results / "figures", features)
     elif first == "status":
-        _status(voice, cells, others or _every_table(), backbone)
+        _status(voice, cells, others, backbone)
     else:
         wanted = _wanted(what, backbone, changes)
         options = _options(device, compiled)
-        images = _Images(draw or [], data_root)
+        images = Images(draw or [], data_root, lists)
         seconds = None if budget is None else _seconds(budget)
-        known = _known(backbone, changes)
-        how = {"budget": seconds, "at_once": at_once, "weights": weights, "known": known}
+        wanted = mark_miniatures(wanted, images, voice.say)
+        # Workers that read files fill the cores for one training already.
+        in_files = any(cell.draw.dataset in LARGE_SETS for cell in wanted)
+        how = {
+            "budget": seconds,
+            "at_once": at_once or (1 if in_files else 4),
+            "weights": weights,
+            "known": _known(backbone, changes),
+        }
         _run(voice, cells, wanted, images, options, how)
 
 
@@ -106,9 +119,9 @@ def _wanted(
 ) -> list[Cell]:
     from dataclasses import replace
 
-    from protail.bench.tables import BACKBONES, wanted_cells
+    from protail.bench.tables import BACKBONE_NAMES, wanted_cells
 
-    cells = wanted_cells(_tables(names), backbones or list(BACKBONES))
+    cells = wanted_cells(_tables(names), backbones or BACKBONE_NAMES)
     overrides = read_changes(changes or [])
     if not overrides:
         return cells
@@ -135,10 +148,12 @@ def _known(backbones: list[str] | None, changes: list[str] | None) -> list[Cell]
 
 
 def _tables(names: list[str]) -> list[str]:
+    """Write all out: the tables of test images that can be downloaded."""
     from protail.bench.comparisons import COMPARISONS
     from protail.bench.tables import TABLES
 
-    return [*TABLES, *COMPARISONS] if names == ["all"] else names
+    written = ([*TABLES, *COMPARISONS] if name == "all" else [name] for name in names)
+    return list(dict.fromkeys(name for each in written for name in each))
 
 
 def _every_table() -> list[str]:
@@ -161,43 +176,11 @@ def _seconds(budget: str) -> float:
     return read_seconds(budget)
 
 
-class _Images:
-    """Find the images of a draw: in an exported file that holds them, else by name."""
-
-    def __init__(self, files: list[Path], root: Path | None) -> None:
-        for file in files:
-            if not file.is_file():
-                raise ValueError(
-                    f"--draw {file}: there is no such file; expected an exported draw."
-                )
-        self._files, self._root = files, root
-
-    def __call__(self, draw: Draw) -> DataSet:
-        from protail.cli._dataset_options import hold_out
-
-        data = self._find(draw)
-        return hold_out(data, draw.held_out, draw.held_out_seed) if draw.held_out else data
-
-    def _find(self, draw: Draw) -> DataSet:
-        from protail.data.sets import OtherDrawError, load_dataset, require_images
-
-        wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
-        for file in self._files:
-            try:
-                found = require_images(load_dataset(file, **wanted), "train on")
-            except OtherDrawError:
-                continue
-            if found.name == draw.dataset:
-                return found
-        named = load_dataset(draw.dataset, root=self._root, **wanted)
-        return require_images(named, "train on")
-
-
 def _run(
     voice: Voice,
     cells: Cells,
     wanted: list[Cell],
-    images: _Images,
+    images: Images,
     options: Any,
     how: dict[str, Any],
 ) -> None:
@@ -222,16 +205,22 @@ def _run(
 def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] | None) -> None:
     from protail.bench.forecasts import expected_seconds
     from protail.bench.groups import missing_groups
+    from protail.bench.large import LARGE
     from protail.cli._progress import in_words
 
+    apart = [] if names else list(LARGE)
+    names = names or _every_table()
     wanted = _wanted(names, backbones)
     groups = missing_groups(wanted, cells)
-    voice.show(_status_table(cells, _tables(names), backbones))
+    voice.show(_status_table(cells, [*_tables(names), *apart], backbones))
     known = [expected_seconds(group, cells) for group in groups]
     seconds = sum(each for each in known if each is not None)
     unknown = known.count(None)
     missing = [cell.command for cell in wanted if cell not in cells]
-    voice.say(f"Of {counted(len(wanted), 'cell')} {counted(len(missing), 'is', 'are')} missing.")
+    besides = f", {' and '.join(apart)} aside, which need images that you bring" if apart else ""
+    voice.say(
+        f"Of {counted(len(wanted), 'cell')} {counted(len(missing), 'is', 'are')} missing{besides}."
+    )
     if missing:
         took = counted(len(known) - unknown, "takes", "take")
         lengths = [f"{took} {in_words(seconds)}"] if unknown < len(known) else []
@@ -250,11 +239,11 @@ def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] |
 def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -> Table:
     from rich.table import Table
 
-    from protail.bench.tables import BACKBONES, bench_table, wanted_cells
+    from protail.bench.tables import BACKBONE_NAMES, bench_table, wanted_cells
 
     shown = Table("table", "backbone", "cells", "missing")
     for name in names:
-        for backbone in backbones or BACKBONES:
+        for backbone in backbones or BACKBONE_NAMES:
             if backbone not in bench_table(name).backbones:
                 continue
             wanted = wanted_cells([name], [backbone])

@@ -1,0 +1,88 @@
+"""Images for ``protail bench``: found before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protail.bench.wanted import Draw
+    from protail.data.sets import DataSet
+
+
+class Images:
+    """Find the images of a draw: in an exported file that holds them, else by name.
+
+    Parameters
+    ----------
+    files : list of Path
+        Exported draws.
+    root, lists : Path or None
+        Where other data is, as for ``protail train``. A folder of several data sets has a folder
+        for each, called by its name.
+    """
+
+    def __init__(self, files: list[Path], root: Path | None, lists: Path | None = None) -> None:
+        for file in files:
+            if not file.is_file():
+                raise ValueError(
+                    f"--draw {file}: there is no such file; expected an exported draw."
+                )
+        self._files, self._root, self._lists = files, root, lists
+        self._found: dict[Draw, DataSet] = {}
+
+    def __call__(self, draw: Draw) -> DataSet:
+        """Give the images of a draw."""
+        from dataclasses import replace
+
+        from protail.cli._dataset_options import hold_out
+
+        # What is in a folder is the same whatever it is taken for.
+        draw = replace(draw, miniature=0)
+        if draw not in self._found:
+            data = self._drawn(draw) if draw.imbalance else self._listed(draw)
+            if draw.held_out:
+                data = hold_out(data, draw.held_out, draw.held_out_seed)
+            self._found[draw] = data
+        return self._found[draw]
+
+    def _drawn(self, draw: Draw) -> DataSet:
+        from protail.data.sets import OtherDrawError, load_dataset, require_images
+
+        wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
+        for file in self._files:
+            try:
+                found = require_images(load_dataset(file, **wanted), "train on")
+            except OtherDrawError:
+                continue
+            if found.name == draw.dataset:
+                return found
+        named = load_dataset(draw.dataset, root=self._root, **wanted)
+        return require_images(named, "train on")
+
+    def _listed(self, draw: Draw) -> DataSet:
+        from protail.data.sets import load_dataset, require_images
+
+        root = self._root
+        if root is not None and (root / draw.dataset).is_dir():
+            root = root / draw.dataset
+        data = require_images(load_dataset(draw.dataset, root=root, lists=self._lists), "train on")
+        _check_test_images(data)
+        return data
+
+
+def _check_test_images(data: DataSet) -> None:
+    """Read the test images once: one that is broken would be found when much is learned."""
+    from protail._messages import counted
+    from protail.data.sets import DataSetError
+    from protail.data.sets._errors import first_few
+    from protail.data.sets._pictures import unreadable
+
+    paths = data.test.paths
+    bad = [paths[i] for i in unreadable(paths)]
+    if bad:
+        raise DataSetError(
+            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to judge on cannot be "
+            f"read ({first_few(bad)}); expected whole image files. Replace them; protail data "
+            "prepare names all that are broken."
+        )
