@@ -172,6 +172,32 @@ def test_an_error_in_one_group_does_not_lose_the_others(made, data, tmp_path, mo
         assert new.get(cell).record["right"] == cells.get(cell).record["right"]
 
 
+def test_an_error_in_one_training_does_not_lose_the_others(made, data, tmp_path):
+    cells, _, _ = made
+
+    def fail_on_seed_1(line):
+        if "seed 1: epoch 1" in line:
+            raise RuntimeError("this one cannot be trained")
+
+    new = Cells(tmp_path)
+    with pytest.raises(RuntimeError, match="this one cannot be trained"):
+        run_missing(wanted([1, 0]), new, lambda draw: data, CPU, at_once=2, say=fail_on_seed_1)
+    assert [cell in new for cell in wanted([1, 0])] == [False] * 3 + [True] * 3
+    for cell in wanted([0]):
+        assert new.get(cell).record["right"] == cells.get(cell).record["right"]
+
+
+def test_the_next_begins_where_one_has_ended(data, tmp_path):
+    long = Cell("wd", DRAW, 0, SMALL | {"representation.epochs": 6})
+    said, cells = [], Cells(tmp_path)
+    order = [long, *(wanted([seed])[0] for seed in (1, 2))]
+    assert run_missing(order, cells, lambda draw: data, CPU, at_once=2, say=said.append) == 3
+    kept = [line for line in said if "%  protail train" in line]
+    assert "representation.epochs=6" in kept[-1]
+    took = [cells.get(cell).record["seconds"]["representation"] for cell in order]
+    assert took[0] > 2 * max(took[1:])
+
+
 def test_where_nothing_can_be_kept_nothing_more_is_trained(data, tmp_path, monkeypatch):
     def full(work, group, method, seconds):
         raise OSError(28, "No space left on device")

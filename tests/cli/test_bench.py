@@ -93,7 +93,7 @@ def test_status_counts_apart_what_needs_images_of_your_own(tmp_path):
     assert "| table6         | ResNet-50  | 54    | 54      |" in ended.output
     assert " missing, table5 and table6 aside, which need images that you bring." in ended.output
     counted = json.loads(run("status", "--json", folder=tmp_path).stdout)
-    assert f"Of {counted['cells']} cells {counted['cells']} are missing" in ended.output
+    assert f"Of {counted['cells']:,} cells {counted['cells']:,} are missing" in ended.output
     assert not any("imagenet-lt" in command for command in counted["missing"])
     assert "table5" not in run("status", "all", folder=tmp_path).output
     alone = json.loads(run("status", "table6", "--json", folder=tmp_path).stdout)

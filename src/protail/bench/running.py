@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from protail._messages import counted
 from protail.backbones import save_weights
 from protail.bench._last_stream import LastStream
+from protail.bench._pool import Pool
 from protail.bench.cells import Cells
 from protail.bench.forecasts import expected_seconds
 from protail.bench.groups import Group, missing_groups
@@ -51,8 +52,9 @@ def run_missing(
 ) -> int:
     """Run the cells that are missing, as far as the time allows.
 
-    Every finished cell is kept at once. Nothing is begun that is not likely to end in time. An
-    error in what stands on one representation is told, and raised when all others are done.
+    Every finished cell is kept at once, and the next training begins where one has ended. Nothing
+    is begun that is not likely to end in time. An error in one training, or in what stands on it,
+    is told, and raised when all others are done.
 
     Parameters
     ----------
@@ -80,47 +82,21 @@ def run_missing(
     int
         How many cells were run.
     """
-    groups = missing_groups(wanted, cells, known)
     work = _Work(cells, cache(load), options, weights, say)
-    began, n_run = time.monotonic(), 0
-    while groups:
-        left = None if budget is None else budget - (time.monotonic() - began)
-        if left is not None and n_run:
-            # One that nothing tells the time of keeps the others from their turn no longer.
-            groups.sort(key=lambda group: expected_seconds(group, cells, work.gpus) is None)
-        n = _how_many(groups[:at_once], cells, work.gpus, left, is_first=n_run == 0)
-        if n == 0:
-            left_over = counted(len(groups), "training is", "trainings are")
-            say(f"{left_over} left: not enough time for another one.")
-            break
-        n_run += work.run(groups[:n])
-        groups = groups[n:]
-        gc.collect()
+
+    def expected(group: Group) -> float | None:
+        return expected_seconds(group, cells, work.gpus)
+
+    pool = Pool(missing_groups(wanted, cells, known), expected, budget)
+    n_slots = min(at_once, len(pool.waiting))
+    streams = make_streams(options.device, n_slots)
+    n_run = sum(interleave([work.slot(pool) for _ in range(n_slots)], streams))
+    if pool.waiting:
+        left_over = counted(len(pool.waiting), "training is", "trainings are")
+        say(f"{left_over} left: not enough time for another one.")
     if work.errors:
         raise work.errors[0]
     return n_run
-
-
-def _how_many(
-    groups: list[Group], cells: Cells, gpus: Sequence[str], left: float | None, *, is_first: bool
-) -> int:
-    """Say how many of the next groups to train at once in the time that is left.
-
-    Fewer at once take longer each, and the first steps take a while: one more than there are
-    is counted. Where nothing tells how long one takes, the first one is to tell.
-    """
-    if left is None:
-        return len(groups)
-    if left <= 0:
-        return 0
-    expected = [expected_seconds(group, cells, gpus) for group in groups]
-    if expected[0] is None:
-        return int(is_first)
-    for n in range(len(groups), 0, -1):
-        each = [seconds for seconds in expected[:n] if seconds is not None]
-        if len(each) == n and sum(each) + max(each) <= left:
-            return n
-    return 0
 
 
 class _Work:
@@ -136,18 +112,33 @@ class _Work:
         self._about["gpus"] = self.gpus
         self.errors: list[Exception] = []
 
-    def run(self, groups: list[Group]) -> int:
-        """Run groups at once; say how many cells came of it."""
-        streams = make_streams(self._options.device, len(groups))
-        began = time.monotonic()
-        trained = interleave([self._train(group) for group in groups], streams)
-        # Trainings at once share the time.
-        seconds = (time.monotonic() - began) / len(groups)
-        return sum(
-            self._try_to_judge(group, method, seconds)
-            for group, method in zip(groups, trained, strict=True)
-            if method is not None
-        )
+    def slot(self, pool: Pool) -> Steps[int]:
+        """Train one group after the other, and judge each; say how many cells came of it.
+
+        An error in one of them does not lose hours of the others.
+        """
+        n_run = 0
+        while True:
+            turn = pool.begin()
+            if turn is None:
+                if pool.is_idle:
+                    return n_run
+                yield
+                continue
+            group, method = turn.group, None
+            try:
+                method = yield from self._train(group)
+            except OSError:
+                raise  # nothing more can be kept
+            except Exception as error:
+                self._fail(group, error)
+            if method is not None:
+                with pool.aside():
+                    n_run += self._try_to_judge(group, method, turn.seconds)
+            # Only now: what is judged may tell how long others take.
+            pool.end(turn)
+            method = None
+            gc.collect()
 
     def _train(self, group: Group) -> Steps[Method | None]:
         phases = group.first.recipe.phases
@@ -180,15 +171,17 @@ class _Work:
             )
         return data
 
+    def _fail(self, group: Group, error: Exception) -> None:
+        self._say(f"{group.name}: {type(error).__name__}: {error}")
+        self.errors.append(error)
+
     def _try_to_judge(self, group: Group, method: Method, seconds: float) -> int:
-        """Judge a group; hours of the others are not lost to an error in this one."""
         try:
             return self._judge(group, method, seconds)
         except OSError:
-            raise  # nothing more can be kept
+            raise
         except Exception as error:
-            self._say(f"{group.name}: {type(error).__name__}: {error}")
-            self.errors.append(error)
+            self._fail(group, error)
             return 0
 
     def _judge(self, group: Group, method: Method, seconds: float) -> int:

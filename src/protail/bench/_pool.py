@@ -1,0 +1,135 @@
+"""Which training is begun next, and what each of several at once took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from protail.bench.groups import Group
+
+Forecast = Callable[[Group], float | None]
+Clock = Callable[[], float]
+
+
+@dataclass(eq=False)
+class Turn:
+    """A training that has begun.
+
+    Attributes
+    ----------
+    group : Group
+        What is trained.
+    expected : float
+        Seconds that it was thought to take beside others; 0 where nothing told.
+    seconds : float
+        Its share of the time so far.
+    """
+
+    group: Group
+    expected: float
+    seconds: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that it is thought to take yet."""
+        return max(0.0, self.expected - self.seconds)
+
+
+class Pool:
+    """Hand out trainings while there is time for them, and share the time among those at once.
+
+    Parameters
+    ----------
+    groups : iterable of Group
+        What is to be trained, the most wanted first.
+    expected : callable
+        Gives the seconds that a group is thought to take beside others, None if nothing tells.
+    budget : float, optional
+        Seconds for all of them.
+    clock : callable, optional
+        Gives the time in seconds.
+
+    Attributes
+    ----------
+    waiting : list of Group
+        What has not begun.
+
+    Examples
+    --------
+    >>> from protail.bench._pool import Pool
+    >>> from protail.bench.groups import Group
+    >>> from protail.bench.wanted import Cell, Draw
+    >>> groups = [Group((Cell("wd", Draw("cifar100-lt", 100), seed),)) for seed in (0, 1)]
+    >>> pool = Pool(groups, lambda group: 60.0, budget=130.0)
+    >>> pool.begin().group is groups[0], pool.begin(), len(pool.waiting)
+    (True, None, 1)
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        expected: Forecast,
+        budget: float | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.waiting = list(groups)
+        self._expected, self._clock = expected, clock
+        self._now = clock()
+        self._end = None if budget is None else self._now + budget
+        self._turns: list[Turn] = []
+        self._is_first = self._may_fit = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being trained: then what is waiting has no time."""
+        return not self._turns
+
+    def begin(self) -> Turn | None:
+        """Begin the first training that is likely to end in time; None if there is none now."""
+        self._share_time()
+        # What does not fit beside the others fits no better before one of them has ended.
+        for place, group in enumerate(self.waiting if self._may_fit else ()):
+            seconds = self._expected(group)
+            if self._fits(seconds):
+                self._is_first = False
+                self._turns.append(Turn(self.waiting.pop(place), seconds or 0.0))
+                return self._turns[-1]
+        self._may_fit = False
+        return None
+
+    def end(self, turn: Turn) -> None:
+        """Say that a training has ended, in whatever way."""
+        self._share_time()
+        self._turns.remove(turn)
+        self._may_fit = True
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do something that no training is to be charged with."""
+        self._share_time()
+        yield
+        self._now = self._clock()
+
+    def _share_time(self) -> None:
+        """Charge those at once with equal parts of what has passed."""
+        before, self._now = self._now, self._clock()
+        for turn in self._turns:
+            turn.seconds += (self._now - before) / len(self._turns)
+
+    def _fits(self, seconds: float | None) -> bool:
+        """Say whether one that takes so long, beside others, would end in time.
+
+        Fewer at once take longer each, and the first steps take a while: the longest is counted
+        twice. Where nothing tells how long one takes, the very first one is to tell.
+        """
+        if self._end is None:
+            return True
+        if self._end <= self._now:
+            return False
+        if seconds is None:
+            return self._is_first
+        longest = max([seconds, *(turn.expected for turn in self._turns)])
+        together = seconds + sum(turn.left for turn in self._turns)
+        return together + longest <= self._end - self._now

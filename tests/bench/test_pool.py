@@ -1,0 +1,124 @@
+"""Which training is begun next, by a clock that the tests move."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protail.bench._pool import Pool
+from protail.bench.groups import Group
+from protail.bench.wanted import Cell, Draw
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def groups(n):
+    return [Group((Cell("wd", Draw("cifar100-lt", 100), seed),)) for seed in range(n)]
+
+
+def pool_of(times, budget=None):
+    """Make a pool of groups that are thought to take these times, and its clock."""
+    clock, wanted = Clock(), groups(len(times))
+    forecasts = dict(zip(range(len(times)), times, strict=True))
+    return Pool(wanted, lambda group: forecasts[group.first.seed], budget, clock), clock
+
+
+def seed_of(turn):
+    return None if turn is None else turn.group.first.seed
+
+
+def test_those_at_once_share_the_time():
+    pool, clock = pool_of([None] * 3)
+    first, second = pool.begin(), pool.begin()
+    clock.now += 10
+    pool.end(first)
+    clock.now += 5
+    third = pool.begin()
+    clock.now += 2
+    with pool.aside():
+        clock.now += 1000
+    clock.now += 2
+    pool.end(second)
+    pool.end(third)
+    assert [turn.seconds for turn in (first, second, third)] == [5.0, 12.0, 2.0]
+    assert pool.is_idle
+    assert pool.begin() is None
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end"]), st.floats(0, 9)), max_size=30))
+def test_no_time_is_lost_or_counted_twice(moves):
+    """What all were charged with is the time in which any of them was trained."""
+    pool, clock = pool_of([None] * len(moves))
+    going_on, ended, busy = [], [], 0.0
+    for move, seconds in moves:
+        clock.now += seconds
+        busy += seconds if going_on else 0.0
+        if move == "begin":
+            going_on.append(pool.begin())
+        elif going_on:
+            pool.end(going_on[0])
+            ended.append(going_on.pop(0))
+    for turn in going_on:
+        pool.end(turn)
+    assert sum(turn.seconds for turn in [*ended, *going_on]) == pytest.approx(busy)
+
+
+def test_the_most_wanted_that_fits_comes_first():
+    pool, clock = pool_of([300, 40, 20, 500], budget=130)
+    # 300 does not fit; 40 and the longest again do; 20 beside it do too.
+    first, second = pool.begin(), pool.begin()
+    assert (seed_of(first), seed_of(second), pool.begin()) == (1, 2, None)
+    clock.now += 60
+    pool.end(first)
+    pool.end(second)
+    assert pool.begin() is None
+    assert [group.first.seed for group in pool.waiting] == [0, 3]
+
+
+def test_what_is_left_of_those_that_go_on_counts():
+    pool, clock = pool_of([50, 50], budget=149)
+    first = pool.begin()
+    assert pool.begin() is None  # 50 + 50 + 50
+    clock.now += 20
+    assert pool.begin() is None
+    pool.end(first)
+    assert seed_of(pool.begin()) == 1
+
+
+def test_only_the_very_first_may_be_unknown():
+    pool, _ = pool_of([None, None, 10], budget=60)
+    first = pool.begin()
+    assert seed_of(first) == 0
+    assert seed_of(pool.begin()) == 2
+    assert pool.begin() is None
+    pool.end(first)
+    assert pool.begin() is None
+
+
+def test_forecasts_are_not_asked_for_while_nothing_has_changed():
+    asked = []
+
+    def expected(group):
+        asked.append(group)
+        return 100.0
+
+    pool = Pool(groups(3), expected, 250, Clock())
+    turn = pool.begin()
+    assert pool.begin() is None
+    before = len(asked)
+    assert pool.begin() is None
+    assert len(asked) == before
+    pool.end(turn)
+    assert pool.begin() is not None
+
+
+def test_a_budget_that_is_spent_begins_nothing():
+    pool, clock = pool_of([None, 0.0], budget=5)
+    clock.now += 5
+    assert pool.begin() is None
