@@ -7,10 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from protail.bench.cells import Cells
-from protail.bench.groups import missing_groups
 from protail.bench.large import LARGE, mark_miniatures
 from protail.bench.page import results_page
-from protail.bench.running import _Work, run_missing
+from protail.bench.running import run_missing
 from protail.bench.tables import wanted_cells
 from protail.bench.wanted import Cell, Draw
 from protail.cli import app
@@ -81,9 +80,8 @@ def test_steps_on_files_are_not_recorded(imagenet, tmp_path, monkeypatch):
     options = replace(Options.automatic("cpu"), driver="captured")
     draw = Draw("imagenet-lt", miniature=len(data.train))
     cells = Cells(tmp_path)
-    groups = missing_groups([Cell("wd", draw, 0)], cells)
     with pytest.raises(KeyboardInterrupt):
-        _Work(cells, lambda draw: data, options, None, print).run(groups)
+        run_missing([Cell("wd", draw, 0)], cells, lambda draw: data, options)
     assert [options.driver for options in seen] == ["plain"]
 
 

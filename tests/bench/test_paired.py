@@ -221,3 +221,10 @@ def test_labels_are_not_taken_where_cells_say_otherwise():
 def test_images_of_cells_of_several_draws():
     with pytest.raises(ValueError, match="about 2 draws"):
         group_images([made_up(), made_up(DATA | {"imbalance": 50})], "few")
+
+
+def test_names_that_nobody_knows_are_refused():
+    with pytest.raises(ValueError, match=r"group='fww' is unknown.*Did you mean 'few'"):
+        group_images([], "fww")
+    with pytest.raises(ValueError, match=r"view='mirored' is unknown.*Did you mean 'mirrored'"):
+        paired_difference([], [], view="mirored")

@@ -28,8 +28,8 @@ def pool_of(times, budget=None):
     return Pool(wanted, lambda group: forecasts[group.first.seed], budget, clock), clock
 
 
-def seed_of(turn):
-    return None if turn is None else turn.group.first.seed
+def seed_of(begun):
+    return None if begun is None else begun.group.first.seed
 
 
 def test_those_at_once_share_the_time():
@@ -45,7 +45,7 @@ def test_those_at_once_share_the_time():
     clock.now += 2
     pool.end(second)
     pool.end(third)
-    assert [turn.seconds for turn in (first, second, third)] == [5.0, 12.0, 2.0]
+    assert [begun.seconds for begun in (first, second, third)] == [5.0, 12.0, 2.0]
     assert pool.is_idle
     assert pool.begin() is None
 
@@ -64,9 +64,9 @@ def test_no_time_is_lost_or_counted_twice(moves):
         elif going_on:
             pool.end(going_on[0])
             ended.append(going_on.pop(0))
-    for turn in going_on:
-        pool.end(turn)
-    assert sum(turn.seconds for turn in [*ended, *going_on]) == pytest.approx(busy)
+    for begun in going_on:
+        pool.end(begun)
+    assert sum(begun.seconds for begun in [*ended, *going_on]) == pytest.approx(busy)
 
 
 def test_the_most_wanted_that_fits_comes_first():
@@ -82,22 +82,42 @@ def test_the_most_wanted_that_fits_comes_first():
 
 
 def test_what_is_left_of_those_that_go_on_counts():
-    pool, clock = pool_of([50, 50], budget=149)
-    first = pool.begin()
-    assert pool.begin() is None  # 50 + 50 + 50
-    clock.now += 20
-    assert pool.begin() is None
-    pool.end(first)
-    assert seed_of(pool.begin()) == 1
+    pool, clock = pool_of([100, 10, 60], budget=269)
+    _, short = pool.begin(), pool.begin()
+    assert pool.begin() is None  # 60, the 110 of the others, and 100 for the longest
+    clock.now += 18
+    pool.end(short)
+    # Half of the time was the long one's: 60, the 91 that are left, and 100; 251 are left.
+    assert seed_of(pool.begin()) == 2
 
 
-def test_only_the_very_first_may_be_unknown():
+def test_it_is_the_longest_of_all_that_is_counted_twice():
+    pool, _ = pool_of([100, 20], budget=219)
+    assert seed_of(pool.begin()) == 0
+    assert pool.begin() is None  # 20 and 100, and 100 for the longest
+    pool, _ = pool_of([100, 20], budget=220)
+    assert [seed_of(pool.begin()), seed_of(pool.begin())] == [0, 1]
+
+
+def test_one_alone_is_to_tell_where_nothing_does():
     pool, _ = pool_of([None, None, 10], budget=60)
     first = pool.begin()
     assert seed_of(first) == 0
-    assert seed_of(pool.begin()) == 2
+    known = pool.begin()
+    assert seed_of(known) == 2
     assert pool.begin() is None
-    pool.end(first)
+    pool.end(first, well=False)
+    assert pool.begin() is None
+    pool.end(known, well=False)
+    # Nothing has told yet.
+    second = pool.begin()
+    assert seed_of(second) == 1
+    pool.end(second)
+
+
+def test_where_one_has_told_the_others_wait():
+    pool, _ = pool_of([None, None], budget=60)
+    pool.end(pool.begin())
     assert pool.begin() is None
 
 
@@ -109,12 +129,12 @@ def test_forecasts_are_not_asked_for_while_nothing_has_changed():
         return 100.0
 
     pool = Pool(groups(3), expected, 250, Clock())
-    turn = pool.begin()
+    begun = pool.begin()
     assert pool.begin() is None
     before = len(asked)
     assert pool.begin() is None
     assert len(asked) == before
-    pool.end(turn)
+    pool.end(begun)
     assert pool.begin() is not None
 
 

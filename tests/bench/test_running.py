@@ -1,5 +1,10 @@
 """Cells are really run: a small network on small images."""
 
+import gc
+import time
+import weakref
+from contextlib import nullcontext
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +17,7 @@ from protail.bench.running import _Work, run_missing
 from protail.bench.scores import unpack_bits
 from protail.bench.wanted import Cell, Draw
 from protail.recipes.running import Job, Options, run_jobs
+from protail.training.representation import RepresentationTraining
 from reference.tiny_data import tiny_data
 
 DRAW = Draw("patterns", 10)
@@ -185,6 +191,73 @@ def test_an_error_in_one_training_does_not_lose_the_others(made, data, tmp_path)
     assert [cell in new for cell in wanted([1, 0])] == [False] * 3 + [True] * 3
     for cell in wanted([0]):
         assert new.get(cell).record["right"] == cells.get(cell).record["right"]
+
+
+@pytest.mark.parametrize("how", ["it diverges", "it fails"])
+def test_a_first_one_that_tells_nothing_does_not_stop_the_others(how, data, tmp_path):
+    said, cells = [], Cells(tmp_path)
+    rate = 1e30 if how == "it diverges" else 0.02
+    first = Cell("wd", DRAW, 7, SMALL | {"representation.lr": rate})
+
+    def say(line):
+        said.append(line)
+        if how == "it fails" and "seed 7: epoch 1" in line:
+            raise RuntimeError("this one cannot be trained")
+
+    order = [first, *(wanted([seed])[0] for seed in (0, 1))]
+    ends = pytest.raises(RuntimeError) if how == "it fails" else nullcontext()
+    with ends:
+        run_missing(order, cells, lambda draw: data, CPU, budget=3600, say=say)
+    assert [cell in cells and not cells.get(cell).diverged for cell in order] == [False, True, True]
+
+
+def test_a_training_is_gone_when_it_is_judged(data, tmp_path, monkeypatch):
+    """What recorded steps hold of a GPU would stand beside the features of stage 2."""
+    trainings, alive = [], []
+    init, judge = RepresentationTraining.__init__, _Work._judge
+
+    def remember(training, *arguments, **options):
+        trainings.append(weakref.ref(training))
+        init(training, *arguments, **options)
+
+    def look(work, *arguments):
+        alive.extend(training() is not None for training in trainings)
+        return judge(work, *arguments)
+
+    monkeypatch.setattr(RepresentationTraining, "__init__", remember)
+    monkeypatch.setattr(_Work, "_judge", look)
+    run_missing(wanted()[:1], Cells(tmp_path), lambda draw: data, CPU)
+    assert alive == [False]
+
+
+def test_a_training_that_failed_is_gone(data, tmp_path, monkeypatch):
+    failed = []
+
+    def fail(training, *arguments):
+        failed.append(weakref.ref(training))
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(RepresentationTraining, "steps", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run_missing(wanted()[:1], Cells(tmp_path), lambda draw: data, CPU)
+    gc.collect()
+    assert [training() for training in failed] == [None]
+
+
+def test_set_up_is_shared(data, tmp_path):
+    """Of two equal trainings, the first is not charged with what comes before its first step."""
+    cells, seeds = Cells(tmp_path), [0, 1]
+    load = cache(lambda draw: time.sleep(2) or data)
+    run_missing([wanted([seed])[0] for seed in seeds], cells, load, CPU, at_once=2)
+    first, second = (
+        cells.get(wanted([seed])[0]).record["seconds"]["representation"] for seed in seeds
+    )
+    assert first - second < 1
+
+
+def test_no_training_at_once_is_refused(data, tmp_path):
+    with pytest.raises(ValueError, match="at_once=0; expected at least 1"):
+        run_missing(wanted(), Cells(tmp_path), lambda draw: data, CPU, at_once=0)
 
 
 def test_the_next_begins_where_one_has_ended(data, tmp_path):

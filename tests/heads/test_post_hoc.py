@@ -65,6 +65,15 @@ def test_on_a_cosine_head_it_equals_a_loop(problem, tau, scale):
     assert torch.equal(again(features), head(features))
 
 
+def test_weights_without_the_scale_of_a_cosine_head_are_those_of_a_linear_one():
+    head = build(stage_1_head(), [500, 30, 5, 1])
+    state = head.state_dict()
+    del state["cosine_scale"]
+    again = PostHocAdjustedHead(4, 6).double()
+    again.load_state_dict(state)
+    assert torch.equal(again(X), head(X))
+
+
 def test_rare_classes_gain():
     first = stage_1_head()
     gained = build(first, [500, 30, 5, 1])(X) - first(X)

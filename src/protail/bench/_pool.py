@@ -14,7 +14,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(eq=False)
-class Turn:
+class Begun:
     """A training that has begun.
 
     Attributes
@@ -78,31 +78,32 @@ class Pool:
         self._expected, self._clock = expected, clock
         self._now = clock()
         self._end = None if budget is None else self._now + budget
-        self._turns: list[Turn] = []
-        self._is_first = self._may_fit = True
+        self._going_on: list[Begun] = []
+        self._may_fit, self._has_told = True, False
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being trained: then what is waiting has no time."""
-        return not self._turns
+        return not self._going_on
 
-    def begin(self) -> Turn | None:
+    def begin(self) -> Begun | None:
         """Begin the first training that is likely to end in time; None if there is none now."""
         self._share_time()
         # What does not fit beside the others fits no better before one of them has ended.
         for place, group in enumerate(self.waiting if self._may_fit else ()):
             seconds = self._expected(group)
             if self._fits(seconds):
-                self._is_first = False
-                self._turns.append(Turn(self.waiting.pop(place), seconds or 0.0))
-                return self._turns[-1]
+                begun = Begun(self.waiting.pop(place), seconds or 0.0)
+                self._going_on.append(begun)
+                return begun
         self._may_fit = False
         return None
 
-    def end(self, turn: Turn) -> None:
-        """Say that a training has ended, in whatever way."""
+    def end(self, begun: Begun, *, well: bool = True) -> None:
+        """Say that a training has ended; one that ended well tells how long others take."""
         self._share_time()
-        self._turns.remove(turn)
+        self._going_on.remove(begun)
+        self._has_told |= well
         self._may_fit = True
 
     @contextmanager
@@ -115,21 +116,21 @@ class Pool:
     def _share_time(self) -> None:
         """Charge those at once with equal parts of what has passed."""
         before, self._now = self._now, self._clock()
-        for turn in self._turns:
-            turn.seconds += (self._now - before) / len(self._turns)
+        for begun in self._going_on:
+            begun.seconds += (self._now - before) / len(self._going_on)
 
     def _fits(self, seconds: float | None) -> bool:
         """Say whether one that takes so long, beside others, would end in time.
 
         Fewer at once take longer each, and the first steps take a while: the longest is counted
-        twice. Where nothing tells how long one takes, the very first one is to tell.
+        twice. Where nothing tells how long one takes, one alone is to tell, unless one has told.
         """
         if self._end is None:
             return True
         if self._end <= self._now:
             return False
         if seconds is None:
-            return self._is_first
-        longest = max([seconds, *(turn.expected for turn in self._turns)])
-        together = seconds + sum(turn.left for turn in self._turns)
+            return self.is_idle and not self._has_told
+        longest = max([seconds, *(begun.expected for begun in self._going_on)])
+        together = seconds + sum(begun.left for begun in self._going_on)
         return together + longest <= self._end - self._now

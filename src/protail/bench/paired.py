@@ -9,7 +9,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from protail.bench.cells import Result
+from protail._messages import unknown_name
+from protail.bench.cells import GROUPS, VIEWS, Result
 from protail.bench.scores import unpack_bits
 from protail.bench.wanted import Draw
 from protail.data.sets import FeatureData, load_dataset, long_tailed_counts
@@ -18,6 +19,7 @@ from protail.profile import ClassProfile
 
 _LEVEL = 0.95
 _WITH_LABELS = "cifar100-lt"
+_SHOT_GROUPS = GROUPS[:3]
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def paired_difference(
     >>> round(difference.difference, 2), difference.verdict
     (0.2, 'ahead')
     """
+    _check_name("view", view, VIEWS)
     one, other = _by_seed(first, "first"), _by_seed(second, "second")
     _check_pairs(one, other)
     n = _n_images([*one.values(), *other.values()], view)
@@ -167,6 +170,8 @@ def group_images(
     >>> group_images([cell], "few") is None
     True
     """
+    _check_name("group", group, _SHOT_GROUPS)
+    _check_name("view", view, VIEWS)
     found = list(results)
     draws = {Draw(**result.record["data"]) for result in found}
     if len(draws) != 1:
@@ -176,6 +181,11 @@ def group_images(
         return None
     images = _images_of(group, draw.imbalance)
     return images if all(_fits(result, images, group, view) for result in found) else None
+
+
+def _check_name(what: str, name: str, valid: Iterable[str]) -> None:
+    if name not in valid:
+        raise ValueError(unknown_name(what, name, valid))
 
 
 def _fits(result: Result, images: NDArray[np.bool_], group: str, view: str) -> bool:
@@ -237,12 +247,13 @@ def _check_pairs(one: dict[int, Result], other: dict[int, Result]) -> None:
 
 def _n_images(results: Iterable[Result], view: str) -> int:
     """Say how many images there are; cells keep whole bytes of them, and their accuracy."""
-    found = set()
+    found, n_bits = set(), 0
     for result in results:
         bits, accuracy = unpack_bits(result.record["right"][view]), result.score("all", view)
+        n_bits = len(bits)
         if accuracy:
             found.add(round(int(bits.sum()) / accuracy))
     if len(found) > 1:
         raise ValueError(f"cells have {sorted(found)} images; expected the same ones in all.")
     # Where nothing is right anywhere, it does not matter.
-    return found.pop() if found else len(bits)
+    return found.pop() if found else n_bits

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
+from protail._files import OutputError
 from protail._messages import counted
 from protail.backbones import save_weights
 from protail.bench._last_stream import LastStream
@@ -82,6 +84,8 @@ def run_missing(
     int
         How many cells were run.
     """
+    if at_once < 1:
+        raise ValueError(f"at_once={at_once!r}; expected at least 1 training.")
     work = _Work(cells, cache(load), options, weights, say)
 
     def expected(group: Group) -> float | None:
@@ -93,7 +97,9 @@ def run_missing(
     n_run = sum(interleave([work.slot(pool) for _ in range(n_slots)], streams))
     if pool.waiting:
         left_over = counted(len(pool.waiting), "training is", "trainings are")
-        say(f"{left_over} left: not enough time for another one.")
+        unknown = any(expected(group) is None for group in pool.waiting)
+        or_unknown = ", or nothing tells how long it takes" if unknown else ""
+        say(f"{left_over} left: not enough time for another one{or_unknown}.")
     if work.errors:
         raise work.errors[0]
     return n_run
@@ -113,32 +119,34 @@ class _Work:
         self.errors: list[Exception] = []
 
     def slot(self, pool: Pool) -> Steps[int]:
-        """Train one group after the other, and judge each; say how many cells came of it.
-
-        An error in one of them does not lose hours of the others.
-        """
+        """Train one group after the other, and judge each; say how many cells came of it."""
         n_run = 0
         while True:
-            turn = pool.begin()
-            if turn is None:
-                if pool.is_idle:
-                    return n_run
-                yield
+            begun = pool.begin()
+            if begun is None and pool.is_idle:
+                return n_run
+            yield  # to others, who begin theirs: what comes before the first step is shared too
+            if begun is None:
                 continue
-            group, method = turn.group, None
-            try:
-                method = yield from self._train(group)
-            except OSError:
-                raise  # nothing more can be kept
-            except Exception as error:
-                self._fail(group, error)
+            method = yield from self._try_to_train(begun.group)
+            n_cells = 0
             if method is not None:
+                gc.collect()  # recorded steps hold much of a GPU
                 with pool.aside():
-                    n_run += self._try_to_judge(group, method, turn.seconds)
-            # Only now: what is judged may tell how long others take.
-            pool.end(turn)
-            method = None
-            gc.collect()
+                    n_cells = self._try_to_judge(begun.group, method, begun.seconds)
+            # Only now: what was judged may tell how long others take.
+            pool.end(begun, well=n_cells > 0)
+            n_run += n_cells
+
+    def _try_to_train(self, group: Group) -> Steps[Method | None]:
+        """Train a group; hours of the others are not lost to an error in this one."""
+        try:
+            return (yield from self._train(group))
+        except OutputError:
+            raise  # nothing more can be kept
+        except Exception as error:
+            self._fail(group, error)
+            return None
 
     def _train(self, group: Group) -> Steps[Method | None]:
         phases = group.first.recipe.phases
@@ -173,6 +181,7 @@ class _Work:
 
     def _fail(self, group: Group, error: Exception) -> None:
         self._say(f"{group.name}: {type(error).__name__}: {error}")
+        clear_frames(error.__traceback__)  # which hold a network and all it was trained with
         self.errors.append(error)
 
     def _try_to_judge(self, group: Group, method: Method, seconds: float) -> int:

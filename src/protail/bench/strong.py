@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from protail.bench.rows import Row
+from protail.bench.tuning import prototypes_of_one_length
 
 _AUGMENT = ["crop", "flip", "autoaugment", "cutout"]
 _BASE: dict[str, Any] = {
@@ -46,24 +47,7 @@ def _stage_2() -> tuple[Row, ...]:
         Row(f"post hoc, tau {tau:g}", "logit-adjusted-post-hoc", {"classifier.tau": tau})
         for tau in (0.5, 0.75, 1.0, 1.25, 1.5)
     )
-    prototypes: dict[str, dict[str, Any]] = {}
-    for radius in (8.0, 16.0, 24.0, 32.0):
-        for tau in (0.25, 0.5, 0.75, 1.0):
-            prototypes[f"radius {radius:g}, tau {tau:g}"] = {
-                "classifier.normalize": radius,
-                "classifier.tau": tau,
-            }
-    middle = {"classifier.normalize": 16.0, "classifier.tau": 0.5}
-    for rate in (1.0, 16.0):
-        prototypes[f"radius 16, tau 0.5, rate {rate:g}"] = middle | {"classifier.lr": rate}
-    prototypes["radius 16, tau 0.5, crop and flip"] = middle | {
-        "classifier.augment": ["crop", "flip"]
-    }
-    for rate in (4.0, 8.0, 16.0):
-        prototypes[f"cosine, rate {rate:g}"] = {
-            "classifier.distance": "cosine",
-            "classifier.lr": rate,
-        }
+    prototypes = prototypes_of_one_length((4.0, 8.0, 16.0))
     learned = (Row(f"PC, {label}", "pc-la", changes) for label, changes in prototypes.items())
     return (Row("softmax", None), *post_hoc, *learned)
 

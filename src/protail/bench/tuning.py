@@ -22,10 +22,9 @@ STAGE_1: dict[str, dict[str, Any]] = {
 }
 
 
-def _stage_2() -> tuple[Row, ...]:
+def prototypes_of_one_length(cosine_rates: Iterable[float]) -> dict[str, dict[str, Any]]:
+    """Name settings of prototypes on features of one length, and by cosine at some rates."""
     variants: dict[str, dict[str, Any]] = {}
-    for tau in (0.25, 0.5):
-        variants[f"raw, tau {tau:g}"] = {"classifier.tau": tau}
     for radius in (8.0, 16.0, 24.0, 32.0):
         for tau in (0.25, 0.5, 0.75, 1.0):
             variants[f"radius {radius:g}, tau {tau:g}"] = {
@@ -38,11 +37,17 @@ def _stage_2() -> tuple[Row, ...]:
     variants["radius 16, tau 0.5, crop and flip"] = middle | {
         "classifier.augment": ["crop", "flip"]
     }
-    for rate in (2.0, 4.0, 8.0):
+    for rate in cosine_rates:
         variants[f"cosine, rate {rate:g}"] = {
             "classifier.distance": "cosine",
             "classifier.lr": rate,
         }
+    return variants
+
+
+def _stage_2() -> tuple[Row, ...]:
+    raw = {f"raw, tau {tau:g}": {"classifier.tau": tau} for tau in (0.25, 0.5)}
+    variants = raw | prototypes_of_one_length((2.0, 4.0, 8.0))
     return tuple(Row(label, "pc-la", changes) for label, changes in variants.items())
 
 

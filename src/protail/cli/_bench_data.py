@@ -61,28 +61,12 @@ class Images:
         return require_images(named, "train on")
 
     def _listed(self, draw: Draw) -> DataSet:
+        from protail.cli._dataset_options import check_test_images
         from protail.data.sets import load_dataset, require_images
 
         root = self._root
         if root is not None and (root / draw.dataset).is_dir():
             root = root / draw.dataset
         data = require_images(load_dataset(draw.dataset, root=root, lists=self._lists), "train on")
-        _check_test_images(data)
+        check_test_images(data, "Replace them")
         return data
-
-
-def _check_test_images(data: DataSet) -> None:
-    """Read the test images once: one that is broken would be found when much is learned."""
-    from protail._messages import counted
-    from protail.data.sets import DataSetError
-    from protail.data.sets._errors import first_few
-    from protail.data.sets._pictures import unreadable
-
-    paths = data.test.paths
-    bad = [paths[i] for i in unreadable(paths)]
-    if bad:
-        raise DataSetError(
-            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to judge on cannot be "
-            f"read ({first_few(bad)}); expected whole image files. Replace them; protail data "
-            "prepare names all that are broken."
-        )

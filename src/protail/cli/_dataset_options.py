@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "OnBadImage",
     "Selection",
     "TestShare",
+    "check_test_images",
     "hold_out",
     "load_data",
     "load_images",
@@ -93,3 +95,30 @@ def hold_out(data: DataSet | FeatureData, share: float, seed: int) -> DataSet:
     if not 0 < share < 1:
         raise ValueError(f"--held-out {share:g}; expected a share above 0 and below 1.")
     return held_out_data(require_images(data, "hold some of out"), share=share, seed=seed)
+
+
+def check_test_images(data: DataSet | FeatureData, what_to_do: str) -> None:
+    """Read the test images once: one that is broken would be found when much is learned.
+
+    Parameters
+    ----------
+    data : DataSet or FeatureData
+        What is loaded. Of processes that train together, only the first one reads.
+    what_to_do : str
+        About images that are broken; what an error says.
+    """
+    from protail._messages import counted
+    from protail.data.sets import DataSetError, FeatureData
+    from protail.data.sets._errors import first_few
+    from protail.data.sets._pictures import unreadable
+
+    if isinstance(data, FeatureData) or os.environ.get("RANK", "0") != "0":
+        return
+    paths = data.test.paths
+    bad = [paths[i] for i in unreadable(paths)]
+    if bad:
+        raise DataSetError(
+            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to judge on cannot be "
+            f"read ({first_few(bad)}); expected whole image files. {what_to_do}. protail data "
+            "prepare names all that are broken."
+        )

@@ -104,7 +104,8 @@ def bench(
         seconds = None if budget is None else _seconds(budget)
         wanted = mark_miniatures(wanted, images, voice.say)
         # Workers that read files fill the cores for one training already.
-        in_files = any(cell.draw.dataset in LARGE_SETS for cell in wanted)
+        missing = (cell for cell in wanted if cell not in cells)
+        in_files = any(cell.draw.dataset in LARGE_SETS for cell in missing)
         how = {
             "budget": seconds,
             "at_once": at_once or (1 if in_files else 4),

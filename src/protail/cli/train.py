@@ -99,7 +99,7 @@ def train(
     All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
     file of features only the classifier is learned.
     """
-    from protail.cli._dataset_options import hold_out, load_data
+    from protail.cli._dataset_options import check_test_images, hold_out, load_data
     from protail.cli._train_plan import make_plan, say_plan
     from protail.cli.recipes import read_changes
     from protail.recipes import load_recipe
@@ -134,7 +134,7 @@ def train(
     plan = make_plan(chosen, data, seed or [0], output, how, changed=chosen != named)
     say_plan(voice, plan)
     if plan.waiting and on_bad_image != "skip":
-        _check_test_images(data)
+        check_test_images(data, "Replace them, or begin a new run with --on-bad-image skip")
     records = _run(plan, voice)
     _show(plan, records, voice, time.perf_counter() - begin)
 
@@ -147,25 +147,6 @@ def _check_data_root(dataset: str, data_root: Path | None) -> None:
         raise ValueError(
             f"--data-root {data_root} is given, but {dataset} holds the data itself; expected one "
             "of them. Leave --data-root out."
-        )
-
-
-def _check_test_images(data: Any) -> None:
-    """Read the test images once: one that is broken would be found when much is learned."""
-    from protail._messages import counted
-    from protail.data.sets import DataSetError, FeatureData
-    from protail.data.sets._errors import first_few
-    from protail.data.sets._pictures import unreadable
-
-    if isinstance(data, FeatureData) or os.environ.get("RANK", "0") != "0":
-        return
-    paths = data.test.paths
-    bad = [paths[i] for i in unreadable(paths)]
-    if bad:
-        raise DataSetError(
-            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to judge on cannot be "
-            f"read ({first_few(bad)}); expected whole image files. Replace them, or begin a new "
-            "run with --on-bad-image skip. protail data prepare names all that are broken."
         )
 
 

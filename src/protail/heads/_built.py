@@ -15,8 +15,8 @@ class BuiltHead(nn.Module):
 
     Attributes
     ----------
-    stage_1 : str
-        Which head of stage 1 it takes.
+    stage_1 : tuple of str
+        Which heads of stage 1 it takes.
     taken_over : str
         Name in the state dict of one of the tensors that come from there.
 
@@ -33,7 +33,7 @@ class BuiltHead(nn.Module):
     >>> head.check_built()
     """
 
-    stage_1: ClassVar[str]
+    stage_1: ClassVar[tuple[str, ...]]
     taken_over: ClassVar[str]
 
     def __init__(self) -> None:
@@ -45,7 +45,8 @@ class BuiltHead(nn.Module):
         if not self._is_built:
             raise ValueError(
                 f"{type(self).__name__} has no weights of stage 1 yet; expected build_on(head, "
-                f"counts) with the head {self.stage_1!r} of stage 1, or load_state_dict, first."
+                f"counts) with the head {' or '.join(map(repr, self.stage_1))} of stage 1, or "
+                "load_state_dict, first."
             )
 
     def _load_from_state_dict(

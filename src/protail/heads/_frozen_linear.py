@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ class FrozenLinear(BuiltHead):
     (True, 0)
     """
 
-    stage_1 = "linear"
+    stage_1: ClassVar[tuple[str, ...]] = ("linear",)
     taken_over = "frozen_weight"
     frozen_weight: Tensor
     frozen_bias: Tensor

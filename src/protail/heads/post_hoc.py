@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ class PostHocAdjustedHead(FrozenLinear):
     tensor([[0.2877, 1.3863]])
     """
 
+    stage_1 = ("linear", "cosine")
     log_prior: Tensor
     cosine_scale: Tensor
 
@@ -100,11 +101,19 @@ class PostHocAdjustedHead(FrozenLinear):
         """
         return self.stage_1_logits(x) - self.tau * self.log_prior
 
-    def checked(self, x: Tensor) -> Tensor:
-        """Check feature vectors; a cosine head sees all of them at one length."""
-        x_bd = super().checked(x)
+    def stage_1_logits(self, x: Tensor) -> Tensor:
+        """Give the logits of stage 1; a cosine head sees all feature vectors at one length."""
+        x_bd = self.checked(x)
         unit_bd, _ = unit_rows(x_bd)
-        return torch.where(self.cosine_scale > 0, self.cosine_scale * unit_bd, x_bd)
+        is_cosine = self.cosine_scale > 0
+        return super().stage_1_logits(torch.where(is_cosine, self.cosine_scale * unit_bd, x_bd))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        # Weights of versions that knew linear heads only do not have it.
+        state_dict.setdefault(f"{prefix}cosine_scale", torch.zeros(()))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:
         """Show the options in ``repr``."""

@@ -82,7 +82,7 @@ class RoutedExpertsHead(BuiltHead):
     torch.Size([4, 5])
     """
 
-    stage_1 = "experts"
+    stage_1 = ("experts",)
     taken_over = "frozen.experts.0.weight"
 
     def __init__(

@@ -19,7 +19,7 @@ _TITLE = "Table 4, CIFAR-100-LT, imbalance 100: accuracy against training cost o
 _NOTE = """\
 Points: means over seeds; bars: standard deviation of three seeds. Seconds: stage 1 and a \
 classifier. Trainings at once share their time equally, and so do classifiers
-learned at once on the same features, whatever each of them took; alone each would take longer."""
+learned at once on the same features, whatever each of them took."""
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,7 @@ def _learn_group(
             )
         for limit in limits["epoch"]:
             limit()
+        del features, labels  # there may not be room for those of two epochs
     group.eval()
     return heads
 
@@ -239,7 +240,7 @@ def _start(
 ) -> nn.Module:
     frozen = frozen.for_stage(settings, seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # a GPU's is that of recorded steps
         head = make_head(
             settings.head, len(frozen.counts), frozen.n_features, **settings.head_options
         )

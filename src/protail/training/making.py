@@ -25,7 +25,7 @@ def build_method(
 ) -> Method:
     """Build backbone, head and loss; same seed, same start."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # a GPU's is that of recorded steps
         backbone = make_backbone(
             settings.backbone, pretrained=settings.pretrained, weights=settings.weights
         )

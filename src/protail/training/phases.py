@@ -54,7 +54,7 @@ def representation_steps(
     last = list(phases)[-1]
     for name, settings in phases.items():
         n_done = max(0, done - epochs_before)
-        training = make(name, settings, method)
+        training, tell = make(name, settings, method), None
         # What an earlier phase has learned is part of a later one that was begun.
         if n_done <= settings.epochs or name == last:
             if n_done and restore is not None:
@@ -64,7 +64,7 @@ def representation_steps(
         epochs_before += settings.epochs
         steps_before += training.n_steps
         # A training and its driver know each other: only this frees what they hold on a GPU.
-        del training
+        del training, tell
         gc.collect()
     assert method is not None
     return method
