@@ -7,9 +7,10 @@ import pytest
 
 from protail.data.sets import DataSet, load_dataset, save_draw
 
-pytestmark = pytest.mark.skipif(
-    "PROTAIL_DATA" not in os.environ, reason="needs CIFAR-100 (PROTAIL_DATA)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs CIFAR-10 (PROTAIL_DATA)"),
+]
 
 
 def some_of(data, n_classes, share):

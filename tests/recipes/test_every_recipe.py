@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from protail.backbones import make_backbone
 from protail.cli import _evaluate_run
+from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
 from protail.recipes import recipe_names
 from protail.recipes.running import Job, Options, run_jobs
@@ -72,20 +74,27 @@ def step_of_stage_2(settings, method):
     gradients_are_where_they_belong(start)
 
 
+def filled(module, name, weights):
+    """Fill a module with what a run says of that name."""
+    parts = {key.partition("."): tensor for key, tensor in weights.items()}
+    module.load_state_dict(
+        {rest: tensor for (part, _, rest), tensor in parts.items() if part == name}
+    )
+    return module.eval()
+
+
 def stage_2_has_learned(job):
     """Say whether the head is another one than it was at the start of stage 2."""
-    unlearned = replace(job.recipe, classifier=replace(job.recipe.classifier, epochs=0))
-    start = Job(unlearned, DATA, 0, job.folder.with_name("start"))
-    run_jobs([start], Options(CPU, "plain"))
-    heads = [
-        {
-            name: tensor
-            for name, tensor in Run.open(each.folder).weights().items()
-            if "class" in name
-        }
-        for each in (job, start)
-    ]
-    return any(not torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+    first, second = job.recipe.representation, job.recipe.classifier
+    weights = Run.open(job.folder).weights()
+    backbone = filled(make_backbone(first.backbone), "backbone", weights)
+    frozen = FrozenFeatures(backbone, DATA, CPU)
+    sizes = len(frozen.counts), frozen.n_features
+    stage_1 = filled(make_head(first.head, *sizes, **first.head_options), "representation", weights)
+    start = learn_heads({"": replace(second, epochs=0)}, frozen, seed=0, first_head=stage_1)[""]
+    learned = filled(make_head(second.head, *sizes, **second.head_options), "classifier", weights)
+    before, after = start.state_dict(), learned.state_dict()
+    return any(not torch.equal(before[name], after[name]) for name in after)
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -101,3 +110,12 @@ def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(
         assert stage_2_has_learned(job)
     monkeypatch.setattr(_evaluate_run, "_load_recorded", lambda *_: DATA)
     assert _evaluate_run.evaluate_run(job.folder, None, None, None, "cpu") == record
+
+
+@pytest.mark.parametrize("name", ["pc-la", "crt", "lws"])
+def test_it_would_be_seen_if_stage_2_learned_nothing(name, tmp_path):
+    recipe = small_recipe(name)
+    unlearned = replace(recipe, classifier=replace(recipe.classifier, epochs=0))
+    job = Job(unlearned, DATA, 0, tmp_path / "run")
+    run_jobs([job], Options(CPU, "plain"))
+    assert not stage_2_has_learned(job)
