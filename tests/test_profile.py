@@ -42,7 +42,7 @@ labels_lists = st.lists(st.integers(0, 6), min_size=1, max_size=60)
 
 
 @given(labels_lists, st.integers(0, 5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_counting_equals_a_loop(labels, more):
     n_classes = max(labels) + 1 + more
     counts = [0] * n_classes
@@ -63,7 +63,7 @@ def test_counting_equals_a_loop(labels, more):
     st.integers(60, 200),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_groups_equal_a_loop(counts, few, many, many_inclusive):
     expected = {"many": [], "medium": [], "few": []}
     for c, n in enumerate(counts):

@@ -50,7 +50,7 @@ def close(value, expected):
     return value is expected is None or value == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(vectors_and_counts())
 def test_agrees_with_loops(drawn):
     vectors, counts = drawn
@@ -73,7 +73,7 @@ def test_agrees_with_loops(drawn):
     assert close(measured.head_to_tail, ratio)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(vectors_and_counts())
 def test_scale_does_not_matter_but_for_the_norms(drawn):
     vectors, counts = drawn

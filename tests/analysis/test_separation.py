@@ -44,7 +44,7 @@ def prototypes_and_counts(draw):
     return prototypes, counts
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(prototypes_and_counts())
 def test_agrees_with_loops(drawn):
     prototypes, counts = drawn

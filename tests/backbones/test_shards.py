@@ -70,7 +70,7 @@ def test_shards(tmp_path, state, shard_bytes):
     assert equal(read_checkpoint(files[-1]).arrays, state)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12),
     name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),

@@ -57,7 +57,7 @@ def interval_by_loop(first, second, images):
     return middle, middle - square**0.5, middle + square**0.5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     n_seeds=st.integers(1, 5),

@@ -17,7 +17,7 @@ from safetensors.torch import save_file as save_tensors
 
 from protail.data.features import FeatureFileError, _spool, open_features
 
-few_settings = settings(deadline=None, max_examples=25)
+few_settings = settings(max_examples=25)
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
 
 
@@ -211,7 +211,7 @@ def attempt(path):
 
 @every_format
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_cut_short(name, folder, data):
     rows = np.arange(60, dtype=np.float32).reshape(20, 3)
     WRITERS[name](folder / name, rows, np.arange(20))
@@ -229,7 +229,7 @@ def test_cut_short(name, folder, data):
 
 @every_format
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_bytes_altered(name, folder, data):
     rows = np.arange(60, dtype=np.float32).reshape(20, 3)
     WRITERS[name](folder / name, rows, np.arange(20))

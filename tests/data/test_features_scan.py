@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from protail._files import OutputError
 from protail.data.features import _scan, _spool, scan, take
 
-few_settings = settings(deadline=None, max_examples=60)
+few_settings = settings(max_examples=60)
 CELLS = [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf]
 tables = st.sampled_from(["float16", "float32", "float64", "int32"]).flatmap(
     lambda dtype: hnp.arrays(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protail.data.features import split
 
-few_settings = settings(deadline=None, max_examples=150)
+few_settings = settings(max_examples=150)
 shares = st.floats(0.01, 0.99)
 label_lists = st.lists(st.sampled_from("abcde"), min_size=1, max_size=60)
 

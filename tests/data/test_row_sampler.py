@@ -13,7 +13,7 @@ from protail.data import ClassBalancedSampler, InstanceSampler, ProgressiveSampl
 from reference.sampling import KINDS, label_lists, long_tail_labels, small_steps
 
 every_kind = pytest.mark.parametrize(("name", "options"), KINDS)
-few_settings = settings(deadline=None, max_examples=40)
+few_settings = settings(max_examples=40)
 
 
 # Seeds, epochs, positions

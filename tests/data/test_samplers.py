@@ -18,7 +18,7 @@ from protail.data import (
 from reference.sampling import KINDS, assert_random_cycles, label_lists
 
 CYCLING = [kind for kind in KINDS if kind[0] != "instance"]
-few_settings = settings(deadline=None, max_examples=40)
+few_settings = settings(max_examples=40)
 
 
 @given(label_lists, st.integers(0, 3))

@@ -146,7 +146,7 @@ tables = hnp.arrays(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(tables, tables, tables, tables)
 def test_bytes_are_off_by_half_a_step(tmp_path_factory, train, test, mirrored, stream):
     labels = np.array([0, 1, 1, 0])

@@ -44,7 +44,7 @@ def exact_count(n_max, n_classes, imbalance, c):
     return low
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(1, 2000),
     st.integers(2, 12),
@@ -107,7 +107,7 @@ def test_first_takes_file_order():
     assert long_tailed_index(labels, [2, 1, 1], "first", seed=7).tolist() == [1, 3, 0, 4]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.floats(1, 60), st.floats(1, 60))
 def test_draws_nest_and_keep_their_order(seed, first, second):
     labels = labels_like_cifar()

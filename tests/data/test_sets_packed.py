@@ -103,7 +103,7 @@ def test_what_a_draw_cannot_give(draw, options, words):
         load_dataset(draw, **options)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(1, 130), st.integers(1, 40), st.integers(1, 40), st.integers(0, 9))
 def test_any_number_and_size_of_images(tmp_path_factory, n, height, width, seed):
     file = tmp_path_factory.mktemp("draw") / "any.zip"
@@ -158,7 +158,7 @@ def test_a_file_cut_short(draw, keep):
         load_dataset(draw)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**30), st.integers(1, 255))
 def test_damage_is_never_silent(tmp_path_factory, position, change):
     folder = tmp_path_factory.mktemp("damage")

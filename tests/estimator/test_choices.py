@@ -54,7 +54,7 @@ def test_no_evidence_without_rows_to_spare():
     assert evidence_of(X, y, "euclidean", 3) is None
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(share=st.floats(0.4, 0.95), seed=st.integers(0, 100))
 def test_sharpness_reaches_the_probability(share, seed):
     X, y = rows_and_labels([30, 10, 5], seed)
@@ -79,7 +79,7 @@ def test_identical_rows_do_not_break_the_choice():
     assert space.tau == 0  # balanced classes have nothing to adjust
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     counts=st.lists(st.integers(1, 30), min_size=2, max_size=12),
     seed=st.integers(0, 1000),
@@ -97,7 +97,7 @@ def test_folds_hold_out_each_row_once_and_empty_no_class(counts, seed, one_part)
         assert set(held_out) == set(np.flatnonzero(np.bincount(y)[y] > 1))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), factor=st.floats(0.2, 5))
 def test_calibration_finds_the_minimum(seed, factor):
     rng = np.random.default_rng(seed)

@@ -472,9 +472,7 @@ def test_header_of_weights_that_are_signed_again(folder, damage):
 
 # Anything, anywhere.
 
-ANYWHERE = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+ANYWHERE = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def restored(whole, folder):

@@ -82,7 +82,7 @@ def assert_same_answers(one, other, X):
         np.testing.assert_array_equal(mine, yours)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(
     kind=st.sampled_from(sorted(LABELS)),
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),

@@ -16,7 +16,7 @@ def rows_of(n_classes=5, each=30, seed=0):
 
 
 @pytest.mark.filterwarnings("ignore:the first rows say nothing")
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(1, 149), min_size=1, max_size=4, unique=True))
 def test_untrained_pieces_make_the_whole(cuts):
     X, y = rows_of()

@@ -12,7 +12,7 @@ confidences = st.one_of(st.floats(0, 1), st.integers(0, 15).map(lambda k: k / 15
 rows = st.lists(st.tuples(confidences, st.booleans()), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(rows, st.sampled_from([1, 2, 10, 15]))
 def test_agrees_with_a_naive_loop(rows, n_bins):
     confidence, right = zip(*rows, strict=True)

@@ -24,7 +24,7 @@ def two_models(seed=0, rows=60):
     return {"truth": truth.tolist(), "first": first.tolist(), "second": second.tolist()} | known
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(naive.problems())
 def test_scores_agree_with_naive_loops(problem):
     truth, known = problem["truth"], problem["known"]
@@ -173,7 +173,7 @@ def test_every_resample_has_as_many_rows_as_the_test_set():
     assert (drawn == 1).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 30_000))
 def test_the_size_of_chunks_changes_nothing(chunk_bytes):
     problem = two_models()
@@ -202,7 +202,7 @@ def test_seeds():
     assert other != Comparison.from_predictions(**problem)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(naive.problems())
 def test_to_dict_is_strict_json(problem):
     comparison = Comparison.from_predictions(

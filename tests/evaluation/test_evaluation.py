@@ -65,7 +65,7 @@ def test_calibration_of_groups_by_hand():
     assert result.calibration_error == pytest.approx((4 * 0.25 + 2 * 0.4 + 0.8) / 9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(naive.problems(), st.data())
 def test_agrees_with_naive_loops(problem, data):
     truth, guess, known = problem["truth"], problem["first"], problem["known"]
@@ -103,7 +103,7 @@ def test_agrees_with_naive_loops(problem, data):
         assert result.novelty_auroc is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(naive.problems())
 def test_confusion_and_accuracy_of_a_group_sum_to_one(problem):
     result = Evaluation.from_predictions(problem["truth"], problem["first"], **problem["known"])
@@ -116,7 +116,7 @@ def test_confusion_and_accuracy_of_a_group_sum_to_one(problem):
             assert np.isnan(row).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(naive.problems())
 def test_json_round_trip(problem):
     truth, known = problem["truth"], problem["known"]

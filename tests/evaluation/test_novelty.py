@@ -14,13 +14,13 @@ scores = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(scores, scores)
 def test_agrees_with_a_loop_over_pairs(known, unseen):
     assert novelty_auroc(known, unseen) == pytest.approx(naive.auroc(known, unseen), abs=1e-15)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(scores, scores)
 def test_swapping_the_two_turns_it_round(known, unseen):
     assert novelty_auroc(known, unseen) + novelty_auroc(unseen, known) == pytest.approx(1)

@@ -41,7 +41,7 @@ def aligned_by_loop(head, first, features):
     return logits
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(stage_1_problems(), st.integers(0, 99))
 def test_equals_a_loop(problem, seed):
     first, features, counts = problem
@@ -51,7 +51,7 @@ def test_equals_a_loop(problem, seed):
     np.testing.assert_allclose(head.float()(features).detach(), expected, rtol=1e-4, atol=1e-3)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(stage_1_problems(), st.integers(0, 99))
 def test_slopes_equal_differences_of_the_loop(problem, seed):
     first, features, counts = problem
@@ -69,7 +69,7 @@ def test_slopes_equal_differences_of_the_loop(problem, seed):
             assert slope == pytest.approx((sums[0] - sums[1]) / 2e-6, rel=1e-5, abs=1e-5)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(stage_1_problems(), st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
 def test_at_the_start_it_is_stage_1_for_every_kappa(problem, weight, bias):
     first, features, counts = problem

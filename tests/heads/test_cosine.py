@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protail.heads.cosine import CosineHead
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(1, 7), st.floats(0.1, 64.0))
 def test_logits_are_cosines(n_rows, n_classes, n_features, scale):
     head = CosineHead(n_classes, n_features, scale=scale).double().requires_grad_(False)

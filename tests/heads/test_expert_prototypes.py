@@ -25,7 +25,7 @@ def unsettled(head, seed=0):
     return head
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_experts=st.integers(1, 3),

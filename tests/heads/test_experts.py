@@ -14,7 +14,7 @@ from protail.heads.registry import make_head
 from reference import ride_by_loop as naive
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_experts=st.integers(1, 4),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protail.heads import class_means, means
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
     st.integers(1, 4),

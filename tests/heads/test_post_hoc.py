@@ -20,7 +20,7 @@ def build(first, counts, **options):
     return head.to(first.weight.dtype).build_on(first, counts)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(stage_1_problems(), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 def test_equals_a_loop(problem, tau):
     first, features, counts = problem
@@ -38,7 +38,7 @@ def test_tau_zero_is_stage_1():
     assert torch.equal(build(first, [500, 30, 5, 1], tau=0)(X), first(X))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(stage_1_problems(), st.integers(1, 600), st.floats(0, 2))
 def test_equal_counts_change_no_prediction(problem, count, tau):
     first, features, counts = problem
@@ -46,7 +46,7 @@ def test_equal_counts_change_no_prediction(problem, count, tau):
     assert torch.equal(head(features).argmax(1), first(features).argmax(1))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(stage_1_problems(), st.sampled_from([0.0, 1.0]), st.sampled_from([1.0, 16.0]))
 def test_on_a_cosine_head_it_equals_a_loop(problem, tau, scale):
     linear, features, counts = problem

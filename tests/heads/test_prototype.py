@@ -66,7 +66,7 @@ def test_equals_the_loops(distance, scheme, normalize):
         np.testing.assert_allclose(head.log_temperature.grad, by_log, rtol=1e-6, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.integers(0, 2**32 - 1),
     st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(2, 6)),
@@ -105,7 +105,7 @@ def test_the_square_form_divides_differences_before_they_are_squared():
     torch.testing.assert_close(head(torch.tensor([[7.0, 3.0]])).item(), -0.5 * distance**0.5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(1e-3, 1e3), st.sampled_from(SCHEMES[1:]), st.sampled_from(["exp", "square"]))
 def test_both_forms_start_at_the_same_temperature(initial, scheme, form):
     options = {"temperature": scheme, "temperature_form": form, "initial_temperature": initial}

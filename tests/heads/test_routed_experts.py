@@ -32,7 +32,7 @@ def force(head, *, is_open):
     return head
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     experts=st.integers(2, 4),

@@ -12,7 +12,7 @@ def build(first, counts):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(stage_1_problems())
 def test_equals_a_loop(problem):
     first, features, counts = problem
@@ -27,7 +27,7 @@ def test_equals_a_loop(problem):
     np.testing.assert_allclose(head.float()(features).detach(), expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(stage_1_problems())
 def test_slopes_by_the_scales_are_the_logits_of_stage_1(problem):
     first, features, counts = problem
@@ -37,7 +37,7 @@ def test_slopes_by_the_scales_are_the_logits_of_stage_1(problem):
     np.testing.assert_allclose(head.scales.grad, expected, rtol=1e-10, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(stage_1_problems())
 def test_without_a_step_it_is_stage_1(problem):
     first, features, counts = problem

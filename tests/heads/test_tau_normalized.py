@@ -19,7 +19,7 @@ def build(first, counts, **options):
     return head.to(first.weight.dtype).build_on(first, counts)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(stage_1_problems(), st.sampled_from([0.0, 0.5, 1.0, 1.9]), st.booleans())
 def test_equals_a_loop(problem, tau, bias):
     first, features, counts = problem
@@ -42,7 +42,7 @@ def test_tau_zero_is_stage_1_without_its_bias():
     assert not torch.equal(first(X).argmax(1), without(X).argmax(1))  # the bias does matter here
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4))
 def test_at_tau_one_lengths_of_rows_do_not_count(factors):
     first, longer = stage_1_head(), stage_1_head()

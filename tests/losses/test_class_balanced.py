@@ -12,7 +12,7 @@ from reference import losses_by_loop as naive
 from reference.losses_by_loop import assert_equals_loop, batches, dtypes
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(batches(), dtypes, st.sampled_from([0.0, 0.9, 0.9999]))
 def test_equals_a_loop(batch, dtype, beta):
     logits, target, counts = batch
@@ -28,7 +28,7 @@ def test_equals_a_loop(batch, dtype, beta):
     assert_equals_loop(loss, loop, logits, target, dtype)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(batches())
 def test_beta_zero_is_cross_entropy(batch):
     logits, target, counts = batch

@@ -11,7 +11,7 @@ from reference import losses_by_loop as naive
 from reference.losses_by_loop import assert_equals_loop, batches, dtypes
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(batches(), dtypes, st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]))
 def test_equals_a_loop(batch, dtype, gamma):
     logits, target, counts = batch
@@ -22,7 +22,7 @@ def test_equals_a_loop(batch, dtype, gamma):
     assert_equals_loop(FocalLoss(counts, gamma=gamma), loop, logits, target, dtype)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(batches())
 def test_gamma_zero_is_cross_entropy(batch):
     logits, target, counts = batch

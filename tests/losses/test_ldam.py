@@ -15,7 +15,7 @@ from reference import losses_by_loop as naive
 from reference.losses_by_loop import assert_equals_loop, batches, dtypes
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     batches(),
     dtypes,

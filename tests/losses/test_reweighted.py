@@ -18,7 +18,7 @@ LABELS = torch.arange(8) % 3
 COUNTS = [500, 30, 5]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 600), min_size=1, max_size=6), st.floats(0, 0.9999))
 def test_weights_equal_a_loop(counts, beta):
     np.testing.assert_allclose(

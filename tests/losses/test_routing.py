@@ -26,7 +26,7 @@ def problems(draw):
     )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(problems(), st.sampled_from([1.0, 2.5, 100.0]))
 def test_equals_the_loops(problem, weight):
     gates, running, labels = problem

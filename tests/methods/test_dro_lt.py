@@ -61,7 +61,7 @@ def by_loop(method, batch):
 LABELS = st.lists(st.integers(0, len(COUNTS) - 1), min_size=1, max_size=7)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     labels=LABELS,
     seed=st.integers(0, 99),
@@ -110,7 +110,7 @@ def test_the_cross_entropy_weighs_a_class_by_its_share_of_the_largest():
     assert (method(batch) - robust).item() == pytest.approx(expected, rel=1e-7)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(n=st.integers(1, 8), seed=st.integers(0, 99), c=st.integers(0, 3))
 def test_one_class_in_the_batch(n, seed, c):
     method, batch = dro_lt(seed, cross_entropy=0.0), batch_of([c] * n, seed)
@@ -148,7 +148,7 @@ def test_classes_that_are_not_there_count_nothing():
     torch.testing.assert_close(method(batch), before, rtol=1e-9, atol=0)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(labels=LABELS, seed=st.integers(0, 99), data=st.data())
 def test_the_order_of_the_batch_changes_nothing(labels, seed, data):
     method, batch = dro_lt(seed), batch_of(labels, seed)

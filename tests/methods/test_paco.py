@@ -80,7 +80,7 @@ def options_of(method):
 LABELS = st.lists(st.integers(0, len(COUNTS) - 1), min_size=2, max_size=6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     labels=LABELS,
     seed=st.integers(0, 99),
@@ -141,7 +141,7 @@ def test_gradients_equal_slopes_of_the_loop():
         np.testing.assert_allclose(leaf.grad, slopes, atol=1e-8)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(labels=LABELS, seed=st.integers(0, 99))
 def test_without_samples_it_is_the_balanced_softmax(labels, seed):
     method, batch = paco(seed, alpha=0.0, gamma=0.0), batch_of(labels, seed)

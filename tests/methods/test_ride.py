@@ -66,7 +66,7 @@ def problems(draw):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     problems(),
     st.floats(0.0, 0.9),
@@ -232,7 +232,7 @@ def test_temperatures_of_cifar_100():
     assert temperatures.mean() == pytest.approx(0.8471, abs=5e-5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(1, 1000), min_size=1, max_size=20),
     st.floats(0, 0.99),

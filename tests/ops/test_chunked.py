@@ -11,7 +11,7 @@ from protail.ops.chunked import Blocks
 from reference.problems import DISTANCES, SCHEMES, assert_close, make_problem, problems
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(problems(), st.sampled_from([1, 500, 1500, 2**28]))
 def test_equals_the_loops_whatever_the_budget(problem, budget):
     loss, gradients = problem.loss_and_gradients(chunked.loss, memory_budget=budget)

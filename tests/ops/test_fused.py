@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from protail.ops import fused, reference
 from reference.problems import DISTANCES, assert_close, make_problem, problems
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 SCHEMES = (None, "channel", "class")
 
 

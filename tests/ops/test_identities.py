@@ -16,7 +16,7 @@ FORMS = {
     "fused": fused.loss,
     "chunked": lambda *args, **options: chunked.loss(*args, **options, memory_budget=3000),
 }
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 
 
 def pulls(form, x, prototypes, target, distance="euclidean"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protail.ops import Parts, TopK
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 logit = st.floats(-80, 80) | st.just(float("-inf"))
 
 

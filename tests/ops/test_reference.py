@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from protail.ops import distances, logits, reference
 from reference.problems import DISTANCES, SCHEMES, assert_close, make_problem, problems
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60)
 
 
 @few

@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestCentroid
 from protail.ops import distances, nearest, top_k
 from reference.problems import DISTANCES, SCHEMES, make_problem, problems
 
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=50)
 
 
 @few

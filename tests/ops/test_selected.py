@@ -14,7 +14,7 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(problems())
 def test_equals_the_loops(problem):
     for budget in (600, 2**28):

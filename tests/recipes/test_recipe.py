@@ -38,7 +38,7 @@ def as_text(value):
 
 
 @given(some_overrides)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_overrides_arrive_and_come_back(overrides):
     changed = FULL.with_overrides({key: as_text(value) for key, value in overrides.items()})
     assert changed == FULL.with_overrides(overrides)
@@ -57,7 +57,7 @@ def test_overrides_arrive_and_come_back(overrides):
 
 
 @given(some_overrides)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_its_toml_says_the_same(tmp_path_factory, overrides):
     changed = FULL.with_overrides(overrides)
     file = tmp_path_factory.mktemp("recipes") / "mine.toml"
@@ -66,7 +66,7 @@ def test_its_toml_says_the_same(tmp_path_factory, overrides):
 
 
 @given(st.text(max_size=30), st.sampled_from(sorted(OVERRIDES)))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_text_is_a_value_or_a_recipe_error(text, key):
     try:
         recipe = FULL.with_overrides({key: text})

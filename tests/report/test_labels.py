@@ -29,7 +29,7 @@ def check(boxes, marks):
         assert not any(lie_on_each_other(box, other) for other in boxes[:i])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 30), spread=st.sampled_from([60, 200, 400]))
 def test_labels_of_a_crowd(seed, n, spread):
     rng = np.random.default_rng(seed)

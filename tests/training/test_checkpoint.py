@@ -79,7 +79,7 @@ def saved(path):
     return path
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(
@@ -122,7 +122,7 @@ RECORDS = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.dictionaries(st.text(), RECORDS, max_size=4))
 def test_records_come_back(tmp_path_factory, record):
     path = tmp_path_factory.mktemp("folder") / "file"

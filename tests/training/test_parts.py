@@ -17,7 +17,7 @@ from reference.small_images import small_images
 CPU = torch.device("cpu")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 1)), max_size=4), st.floats(0, 1))
 def test_steps_by_hand(drops, done):
     drops = sorted(drops)
@@ -56,7 +56,7 @@ def test_moving_average_by_hand():
     assert not any(p.requires_grad for p in average.parameters())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**20), st.floats(0, 1))
 def test_max_norm_by_hand(seed, part):
     weight = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

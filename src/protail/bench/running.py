@@ -14,7 +14,6 @@ from typing import Any
 from protail._files import OutputError
 from protail._messages import counted
 from protail.backbones import save_weights
-from protail.bench._last_stream import LastStream
 from protail.bench._pool import Pool
 from protail.bench.cells import Cells
 from protail.bench.forecasts import expected_seconds
@@ -28,6 +27,7 @@ from protail.recipes.jobs import Options
 from protail.recipes.stage_one import training_maker
 from protail.training._run_surroundings import describe_surroundings
 from protail.training.classifier import learn_stable_heads
+from protail.training.feature_cache import LastStream
 from protail.training.frozen import FrozenFeatures, weights_hash
 from protail.training.loop import Steps, interleave, make_streams
 from protail.training.phases import representation_steps

@@ -87,6 +87,43 @@ class FeatureCache:
         return True
 
 
+class LastStream(FeatureCache):
+    """Keep clean and test features, but of the epochs of augmented images only the last one.
+
+    For images in files, of which an epoch of features takes gigabytes. Heads that learn from the
+    same stream one after the other still share it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training.feature_cache import LastStream
+    >>> cache, cpu = LastStream(), torch.device("cpu")
+    >>> first, second = ({"stream": "flip", "epoch": epoch} for epoch in (0, 1))
+    >>> for key in (first, first, second, first):
+    ...     _ = cache.get(key, lambda: print("computed") or torch.ones(2, 3), cpu)
+    computed
+    computed
+    computed
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._key: dict[str, Any] | None = None
+        self._features: Tensor | None = None
+
+    def get(
+        self, key: Mapping[str, Any], compute: Callable[[], Tensor], device: torch.device
+    ) -> Tensor:
+        """Give the features that a key names, as `FeatureCache.get` does."""
+        if "epoch" not in key:
+            return super().get(key, compute, device)
+        if self._features is None or self._key != dict(key):
+            self._features = None  # before others are computed: there is not room for both
+            self._features = compute()
+            self._key = dict(key)
+        return self._features.to(device)
+
+
 def _read(path: Path, device: torch.device) -> Tensor | None:
     """Read features; a file that cannot be read is as good as none and will be made anew."""
     try:

@@ -37,7 +37,7 @@ def cutmix_loop(images, partner, weight, centre):
     return mixed, 1 - area / (height * width)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(0, 1, width=32), st.integers(0, 100))
 def test_mixup_equals_a_loop(weight, epoch):
     images, labels, index = batch()
@@ -51,7 +51,7 @@ def test_mixup_equals_a_loop(weight, epoch):
         torch.testing.assert_close(mixed.images[n].double(), want, atol=1e-5, rtol=0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.floats(0, 1, width=32), st.integers(0, 100))
 def test_cutmix_equals_a_loop(weight, epoch):
     # A side that is whole up to the last bit of a square root may be cut either way.
