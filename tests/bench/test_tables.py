@@ -123,13 +123,20 @@ def test_the_best_choice_is_named_as_the_row_it_is(tmp_path):
     assert "the paper's is 53.4. The search does not close the gap." in page
 
 
-def test_every_tau_is_shown(tmp_path):
-    cells, table = Cells(tmp_path), CHOICES["tuning-tau"]
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("tuning-tau", "## The tau of normalised weights"),
+        ("tuning-max", "## The decay of weights under a limit"),
+    ],
+)
+def test_everything_that_was_tried_is_shown(name, title, tmp_path):
+    cells, table = Cells(tmp_path), CHOICES[name]
     for row in table.rows:
         for seed in table.seeds:
             keep_choice(cells, table, row, seed, 0.3 + seed / 100)
     page = results_page(cells)
-    assert "## The tau of normalised weights" in page
+    assert title in page
     assert page.count("| 30.50 | 30.00 | 31.00 |") == len(table.rows)
 
 

@@ -16,6 +16,7 @@ from protail.bench.tuning import stage_1_of
 _TITLE = "## The best setting of the prototype classifier, on held-out training images"
 _STRONG_TITLE = "## The strongest prototypes, on held-out training images"
 _TAU_TITLE = "## The tau of normalised weights, on held-out training images"
+_MAX_TITLE = "## The decay of weights under a limit, on held-out training images"
 # Rows that are shown; the cells have the others.
 _BEST_SHOWN = 10
 # Classifiers, by the first words of their labels.
@@ -28,6 +29,7 @@ def choices_section(cells: Cells) -> str:
     sections = (
         (_TITLE, _best_setting(cells)),
         (_TAU_TITLE, _every_row(CHOICES["tuning-tau"], cells)),
+        (_MAX_TITLE, _every_row(CHOICES["tuning-max"], cells)),
         (_STRONG_TITLE, _strong(CHOICES["strong-stage-1"], cells)),
     )
     return "\n".join("\n".join([title, "", *lines]) for title, lines in sections if lines)

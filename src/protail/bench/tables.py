@@ -13,7 +13,7 @@ from protail.bench.large import LARGE
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.strong import STRONG_STAGE_1, STRONG_STAGE_2
-from protail.bench.tuning import STAGE_1, STAGE_1_LEFT, STAGE_2, TAUS, crossed
+from protail.bench.tuning import DECAYS, STAGE_1, STAGE_1_LEFT, STAGE_2, TAUS, crossed
 from protail.bench.wanted import SEEDS, Cell, Draw
 from protail.recipes import load_recipe
 
@@ -151,6 +151,13 @@ CHOICES = {
             "tuning-tau",
             "Which tau normalised weights do best with",
             TAUS,
+            seeds=(0, 1),
+            **_CHOSEN_ON,
+        ),
+        Table(
+            "tuning-max",
+            "Which decay weights under a limit do best with",
+            DECAYS,
             seeds=(0, 1),
             **_CHOSEN_ON,
         ),

@@ -2,7 +2,8 @@
 
 Every stage 1 that is tried keeps the paper's plain augment. On a first split each of them gets
 every stage 2; those not clearly behind there get them again on a second split. The tau of
-tau-normalised weights is chosen in the same way.
+tau-normalised weights, and how long and how strongly weights under a limit decay, are chosen in the
+same way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 from protail.bench.rows import Row
 
+# What the paper does to the images that prototypes learn from.
+AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
 _COSINE: dict[str, Any] = {"representation.head": "cosine", "representation.scale": 16.0}
 STAGE_1: dict[str, dict[str, Any]] = {
     "linear": {},
@@ -58,6 +61,34 @@ TAUS = tuple(
     Row(f"tau {tau:g}", "tau-norm", {"classifier.tau": tau})
     for tau in (0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
 )
+
+
+def _decays() -> tuple[Row, ...]:
+    """Try stage 2 of Weight Balancing as published, shorter, and at a balance further up.
+
+    As published it ends where decay has all but removed the weights, whatever they began as.
+    """
+    published = [(0.01, 0.1, epochs) for epochs in (3, 4, 5, 6, 7, 10)]
+    balanced = [(0.1, decay, 10) for decay in (0.01, 5e-3, 3e-3, 2e-3, 1e-3)]
+    balanced += [(1.0, decay, 10) for decay in (5e-3, 3e-3, 2e-3, 1e-3, 5e-4)]
+    augments = {"crop and flip": ["crop", "flip"], "images as PC": AUGMENT_OF_PROTOTYPES}
+    return tuple(
+        Row(
+            f"{images} / rate {rate:g}, decay {decay:g}, {epochs} epochs",
+            "wd-max",
+            {
+                "classifier.augment": augment,
+                "classifier.lr": rate,
+                "classifier.weight_decay": decay,
+                "classifier.epochs": epochs,
+            },
+        )
+        for images, augment in augments.items()
+        for rate, decay, epochs in (*published, *balanced)
+    )
+
+
+DECAYS = _decays()
 
 
 def crossed(first: Mapping[str, Mapping[str, Any]], second: Iterable[Row]) -> tuple[Row, ...]:
