@@ -8,7 +8,7 @@ from functools import cached_property
 
 from protail.bench._page_tables import DIVERGED, header, line
 from protail.bench.cells import Cells, Result
-from protail.bench.comparisons import COMPARISONS
+from protail.bench.comparisons import COMPARISONS, Entry
 from protail.bench.paired import PairedDifference, group_images, paired_difference
 from protail.bench.wanted import Cell
 
@@ -44,10 +44,10 @@ _DASH = "-"
 
 @dataclass(frozen=True)
 class _Row:
-    """A classifier on a representation: its cells by seed, and the recipes that come to it."""
+    """A classifier on a representation: its cells by seed, and all that it is called."""
 
     cells: dict[int, Cell]
-    recipes: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> Cell:
@@ -55,10 +55,8 @@ class _Row:
 
     @property
     def name(self) -> str:
-        """By the names of its recipes, whatever it stands on."""
         alone = " alone" if self.first.recipe.classifier is None else ""
-        names = dict.fromkeys(recipe.rpartition("/")[2] for recipe in self.recipes)
-        return " = ".join(f"`{name}`" for name in names) + alone
+        return " = ".join(dict.fromkeys(self.names)) + alone
 
     @property
     def learns_prototypes(self) -> bool:
@@ -83,8 +81,14 @@ def _shared_representations() -> list[list[_Row]]:
         for entry in table.entries:
             row = _Row({seed: entry.cell(seed) for seed in table.seeds})
             share = shares.setdefault(row.first.representation_key, {})
-            share.setdefault(row.first.key, row).recipes.append(entry.recipe)
+            share.setdefault(row.first.key, row).names.append(_name(entry))
     return [list(rows.values()) for rows in shares.values()]
+
+
+def _name(entry: Entry) -> str:
+    """Name a classifier by its recipe, whatever it stands on."""
+    variant = f" ({entry.variant})" if entry.variant else ""
+    return f"`{entry.recipe.rpartition('/')[2]}`{variant}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from protail.bench.rows import AUGMENT_OF_PROTOTYPES
 from protail.bench.wanted import SEEDS, Cell, Draw
 
 _CIFAR100 = {ratio: Draw("cifar100-lt", float(ratio)) for ratio in ("100", "50", "10")}
@@ -28,6 +29,8 @@ class Entry:
         The row of the paper's table; its column is the same as ours.
     overrides : mapping of str to object
         What is set otherwise than in the recipe.
+    variant : str
+        What to call that beside the recipe's name.
     """
 
     row: str
@@ -36,6 +39,7 @@ class Entry:
     draw: Draw
     paper: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
 
     def cell(self, seed: int) -> Cell:
         """Make the cell of a seed."""
@@ -128,6 +132,26 @@ _ON_WD = (
     ("PC + LA", "pc-la", None),
     ("PC", "pc-cdt-la", "PC (Ours)"),
 )
+_AS_PC = "images as PC"
+# What prototypes learn from is augmented more strongly: which part of their lead is due to that?
+_VARIANTS: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
+    *(
+        (row, recipe, _AS_PC, {"classifier.augment": AUGMENT_OF_PROTOTYPES})
+        for row, recipe in (
+            ("WD, cRT", "wd/crt"),
+            ("WD, LWS", "wd/lws"),
+            ("WD, DisAlign", "wd/disalign"),
+            ("WD, LOS", "los"),
+            ("WD + WD + Max", "wd-max"),
+        )
+    ),
+    (
+        "WD + WD + Max",
+        "wd-max",
+        "as published",
+        {"classifier.lr": 0.01, "classifier.weight_decay": 0.1},
+    ),
+)
 # On CIFAR-10-LT the paper has fewer rows, and calls LDAM what is LDAM-DRW.
 _CIFAR10_ROWS = {
     "ce-resnet32": "CE",
@@ -149,6 +173,17 @@ _CLASSIFIERS = (
     ("WD + MaxNorm", "wd-max"),
     ("PC (Ours)", "pc-cdt-la"),
 )
+
+
+def _table_4() -> Iterable[Entry]:
+    for row, recipe, paper in (*_OWN, *_ON_WD):
+        for column, draw in _CIFAR100.items():
+            yield Entry(row, column, recipe, draw, paper)
+    for row, recipe, variant, overrides in _VARIANTS:
+        for column, draw in _CIFAR100.items():
+            yield Entry(
+                f"{row}, {variant}", column, recipe, draw, overrides=overrides, variant=variant
+            )
 
 
 def _table_3() -> Iterable[Entry]:
@@ -173,11 +208,7 @@ COMPARISONS = {
             "table4",
             "Other methods, by imbalance",
             4,
-            tuple(
-                Entry(row, column, recipe, draw, paper)
-                for row, recipe, paper in (*_OWN, *_ON_WD)
-                for column, draw in _CIFAR100.items()
-            ),
+            tuple(_table_4()),
         ),
         Comparison(
             "table9",

@@ -76,7 +76,7 @@ def _papers(backbone: str, batch_size: int) -> dict[str, Overrides]:
     augment = ["resized-crop", "flip"]
     return {
         "wd": _changed("representation", backbone=backbone, batch_size=batch_size, augment=augment),
-        "wd-max": _changed("classifier", augment=augment),
+        "wd-max": _changed("classifier", augment=augment, lr=0.01, weight_decay=0.1),
         "prototypes": _changed("classifier", augment=[*augment, "autoaugment-imagenet"]),
     }
 

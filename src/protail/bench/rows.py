@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# What the paper does to the images that prototypes learn from.
+AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
+
 
 @dataclass(frozen=True)
 class Row:

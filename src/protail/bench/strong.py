@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from protail.bench.rows import Row
+from protail.bench.rows import AUGMENT_OF_PROTOTYPES, Row
 from protail.bench.tuning import prototypes_of_one_length
 
-_AUGMENT = ["crop", "flip", "autoaugment", "cutout"]
 _BASE: dict[str, Any] = {
-    "representation.augment": _AUGMENT,
+    "representation.augment": AUGMENT_OF_PROTOTYPES,
     "representation.head": "cosine",
     "representation.scale": 16.0,
     "representation.mixup": 1.0,

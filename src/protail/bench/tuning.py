@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from protail.bench.rows import Row
+from protail.bench.rows import AUGMENT_OF_PROTOTYPES, Row
 
-# What the paper does to the images that prototypes learn from.
-AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
 _COSINE: dict[str, Any] = {"representation.head": "cosine", "representation.scale": 16.0}
 STAGE_1: dict[str, dict[str, Any]] = {
     "linear": {},

@@ -1,0 +1,22 @@
+"""Recipes hold what the committed searches chose."""
+
+from pathlib import Path
+
+import pytest
+
+from protail.bench.cells import Cells
+from protail.bench.summaries import ranked_rows
+from protail.bench.tables import CHOICES
+from protail.recipes import load_recipe
+
+CELLS = Path(__file__).parents[2] / "results/cells"
+
+
+@pytest.mark.parametrize(("name", "start"), [("tuning-tau", ""), ("tuning-max", "crop and flip")])
+def test_a_recipe_is_the_best_of_what_was_tried_on_held_out_images(name, start):
+    table = CHOICES[name]
+    ranked = ranked_rows(table, "ResNet-34", Cells(CELLS))
+    assert len(ranked) == len(table.rows)
+    best = next(row for row, _ in ranked if row.label.startswith(start))
+    recipe = load_recipe(best.classifier)
+    assert recipe.with_overrides(best.overrides) == recipe
