@@ -50,8 +50,24 @@ def test_those_at_once_share_the_time():
     assert pool.begin() is None
 
 
+def test_longer_steps_are_charged_with_more():
+    pool, clock = pool_of([None] * 2)
+    first, second = pool.begin(), pool.begin()
+    pool.tell_step(first, 0.3)
+    clock.now += 10  # of the second nothing is known yet: equal parts
+    pool.tell_step(second, 0.1)
+    clock.now += 10
+    pool.tell_step(second, 0.3)
+    clock.now += 10
+    pool.end(first)
+    clock.now += 10
+    pool.end(second)
+    assert first.seconds == pytest.approx(5 + 7.5 + 5)
+    assert second.seconds == pytest.approx(5 + 2.5 + 5 + 10)
+
+
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.sampled_from(["begin", "end"]), st.floats(0, 9)), max_size=30))
+@given(st.lists(st.tuples(st.sampled_from(["begin", "tell", "end"]), st.floats(0, 9)), max_size=30))
 def test_no_time_is_lost_or_counted_twice(moves):
     """What all were charged with is the time in which any of them was trained."""
     pool, clock = pool_of([None] * len(moves))
@@ -61,6 +77,8 @@ def test_no_time_is_lost_or_counted_twice(moves):
         busy += seconds if going_on else 0.0
         if move == "begin":
             going_on.append(pool.begin())
+        elif going_on and move == "tell":
+            pool.tell_step(going_on[-1], seconds)
         elif going_on:
             pool.end(going_on[0])
             ended.append(going_on.pop(0))

@@ -163,10 +163,10 @@ def test_an_error_in_one_group_does_not_lose_the_others(made, data, tmp_path, mo
     cells, _, _ = made
     judge = _Work._judge
 
-    def fail_on_seed_1(work, group, method, seconds):
-        if group.first.seed == 1:
+    def fail_on_seed_1(work, begun, method):
+        if begun.group.first.seed == 1:
             raise ValueError("this one cannot be judged")
-        return judge(work, group, method, seconds)
+        return judge(work, begun, method)
 
     monkeypatch.setattr(_Work, "_judge", fail_on_seed_1)
     said, new = [], Cells(tmp_path)
@@ -272,7 +272,7 @@ def test_the_next_begins_where_one_has_ended(data, tmp_path):
 
 
 def test_where_nothing_can_be_kept_nothing_more_is_trained(data, tmp_path, monkeypatch):
-    def full(work, group, method, seconds):
+    def full(work, begun, method):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(_Work, "_judge", full)

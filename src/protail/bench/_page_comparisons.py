@@ -19,8 +19,9 @@ _TITLE = "## Other methods"
 _NOTE = """\
 *All* of the test images, mirrored. *GFLOPs*: thousands of millions of operations that the features
 of one image take, a multiply-add as two; its mirror image takes as many again. *GPU s*: seconds of
-GPU time of one seed, stage 1 and a classifier, each its share where several were trained together.
-Both are those of the first column that has been run.
+GPU time of one seed, stage 1 and a classifier: where several were trained together, each its share
+by what its steps take, and an equal one of what all classifiers took; of cells that do not know
+theirs none are shown. Both are those of the first column that has been run.
 """
 # Columns that are ratios: the groups of classes are shown of this one.
 _GROUPS_OF = "100"
@@ -115,13 +116,9 @@ def _score(found: list[Result], group: str = "all") -> Summary | None:
 
 
 def _costs(columns: Iterable[list[Result]]) -> list[str]:
-    records = next(([each.record for each in found] for found in columns if found), [])
-    flops = [record["cost"]["gflops"] for record in records if "cost" in record]
-    seconds = [
-        sum(record["seconds"].get(stage, 0.0) for stage in ("representation", "classifier"))
-        for record in records
-        if "seconds" in record and record.get("about", {}).get("gpus")
-    ]
+    results = next((found for found in columns if found), [])
+    flops = [each.record["cost"]["gflops"] for each in results if "cost" in each.record]
+    seconds = [took for each in results if (took := each.gpu_seconds) is not None]
     return [f"{mean(flops):.3f}" if flops else "", f"{mean(seconds):.0f}" if seconds else ""]
 
 

@@ -25,11 +25,14 @@ class Begun:
         Seconds that it was thought to take beside others; 0 where nothing told.
     seconds : float
         Its share of the time so far.
+    step : float or None
+        Seconds that a step of it takes beside the others; None as long as nobody knows.
     """
 
     group: Group
     expected: float
     seconds: float = 0.0
+    step: float | None = None
 
     @property
     def left(self) -> float:
@@ -99,6 +102,11 @@ class Pool:
         self._may_fit = False
         return None
 
+    def tell_step(self, begun: Begun, seconds: float) -> None:
+        """Say what a step of a training takes now, beside the others."""
+        self._share_time()
+        begun.step = seconds
+
     def end(self, begun: Begun, *, well: bool = True) -> None:
         """Say that a training has ended; one that ended well tells how long others take."""
         self._share_time()
@@ -114,10 +122,16 @@ class Pool:
         self._now = self._clock()
 
     def _share_time(self) -> None:
-        """Charge those at once with equal parts of what has passed."""
+        """Charge those at once with what has passed: by what their steps take, else equally.
+
+        Each takes a step in turn, so that they take as many.
+        """
         before, self._now = self._now, self._clock()
+        known = [begun.step for begun in self._going_on if begun.step is not None]
+        all_known = len(known) == len(self._going_on) and sum(known) > 0
         for begun in self._going_on:
-            begun.seconds += (self._now - before) / len(self._going_on)
+            share = (begun.step or 0.0) / sum(known) if all_known else 1 / len(self._going_on)
+            begun.seconds += share * (self._now - before)
 
     def _fits(self, seconds: float | None) -> bool:
         """Say whether one that takes so long, beside others, would end in time.

@@ -50,6 +50,19 @@ class Result:
         value = self.record["scores"][view][group]
         return None if value is None else float(value)
 
+    @property
+    def gpu_seconds(self) -> float | None:
+        """What stage 1 and the classifier took on a GPU; None where that is not known.
+
+        Cells that do not say what a step takes were charged like whatever was trained beside them.
+        """
+        took, gpus = self.record.get("seconds", {}), self.record.get("about", {}).get("gpus")
+        learned = self.record["recipe"]["classifier"] is not None
+        stages = ["representation", *(["classifier"] if learned else [])]
+        if not gpus or not all(part in took for part in ("step", *stages)):
+            return None
+        return float(sum(took[stage] for stage in stages))
+
 
 class Cells:
     """The cells in a folder.

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from traceback import clear_frames
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from protail._files import OutputError
 from protail._messages import counted
 from protail.backbones import save_weights
-from protail.bench._pool import Pool
+from protail.bench._pool import Begun, Pool
+from protail.bench._step_times import timed_steps
 from protail.bench.cells import Cells
 from protail.bench.forecasts import expected_seconds
 from protail.bench.groups import Group, missing_groups
@@ -128,12 +129,14 @@ class _Work:
             yield  # to others, who begin theirs: what comes before the first step is shared too
             if begun is None:
                 continue
-            method = yield from self._try_to_train(begun.group)
+            steps = self._try_to_train(begun.group)
+            tell = partial(pool.tell_step, begun)
+            method = yield from timed_steps(steps, tell, self._options.device)
             n_cells = 0
             if method is not None:
                 gc.collect()  # recorded steps hold much of a GPU
                 with pool.aside():
-                    n_cells = self._try_to_judge(begun.group, method, begun.seconds)
+                    n_cells = self._try_to_judge(begun, method)
             # Only now: what was judged may tell how long others take.
             pool.end(begun, well=n_cells > 0)
             n_run += n_cells
@@ -184,16 +187,17 @@ class _Work:
         clear_frames(error.__traceback__)  # which hold a network and all it was trained with
         self.errors.append(error)
 
-    def _try_to_judge(self, group: Group, method: Method, seconds: float) -> int:
+    def _try_to_judge(self, begun: Begun, method: Method) -> int:
         try:
-            return self._judge(group, method, seconds)
+            return self._judge(begun, method)
         except OSError:
             raise
         except Exception as error:
-            self._fail(group, error)
+            self._fail(begun.group, error)
             return 0
 
-    def _judge(self, group: Group, method: Method, seconds: float) -> int:
+    def _judge(self, begun: Begun, method: Method) -> int:
+        group = begun.group
         data, seed = self._load(group.first.draw), group.first.seed
         cache = None if data.train.is_resident else LastStream()
         frozen = FrozenFeatures(method.backbone, data, self._options.device, cache)
@@ -201,7 +205,9 @@ class _Work:
         if self._weights is not None:
             save_weights(method.backbone.state_dict(), self._weights / group.file)
         wanted: dict[str, ClassifierSettings] = {}
-        took = {"representation": round(seconds, 2)}
+        took = {"representation": round(begun.seconds, 2)}
+        if begun.step is not None:
+            took["step"] = round(begun.step, 6)
         for cell in group.cells:
             if cell.recipe.classifier is None:
                 self._keep(cell, {**score_head(method.head, frozen), "seconds": took, **shared})

@@ -18,8 +18,8 @@ _TABLE, _COLUMN = COMPARISONS["table4"], "100"
 _TITLE = "Table 4, CIFAR-100-LT, imbalance 100: accuracy against training cost on one {hardware}"
 _NOTE = """\
 Points: means over seeds; bars: standard deviation of three seeds. Seconds: stage 1 and a \
-classifier. Trainings at once share their time equally, and so do classifiers
-learned at once on the same features, whatever each of them took."""
+classifier. Trainings at once share their time by what
+their steps take, and classifiers learned at once on the same features equally."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def method_costs(cells: Cells) -> Costs:
         if point is None:
             left_out.append(row.label)
         else:
-            points[row.entries[0].recipe] = point
+            points[row.name] = point
     return Costs(hardware, points, tuple(left_out))
 
 
@@ -108,6 +108,11 @@ class _Row:
 
     results: list[Result]
     entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        first = self.entries[0]
+        return f"{first.recipe}, {first.variant}" if first.variant else first.recipe
 
     @property
     def label(self) -> str:
@@ -120,7 +125,7 @@ class _Row:
         if not scores:
             return None
         recipe = self.entries[0].cell(0).recipe
-        seconds = mean(took for result in there if (took := _seconds(result)) is not None)
+        seconds = mean(took for result in there if (took := result.gpu_seconds) is not None)
         accuracies = scores["all"].values
         return CostPoint(self.label, _kind(recipe), _backbone(recipe), seconds, accuracies)
 
@@ -137,17 +142,7 @@ def _rows(cells: Cells) -> list[_Row]:
 
 def _place_if_known(result: Result) -> str | None:
     """Name the GPU of a cell; None where there was none, or its seconds are not known."""
-    gpus = result.record.get("about", {}).get("gpus")
-    return " and ".join(gpus) if gpus and _seconds(result) is not None else None
-
-
-def _seconds(result: Result) -> float | None:
-    """Add up stage 1 and the classifier; older cells say only what all classifiers took."""
-    took = result.record.get("seconds", {})
-    stages = ["representation"]
-    if result.record["recipe"]["classifier"] is not None:
-        stages.append("classifier")
-    return sum(took[stage] for stage in stages) if all(s in took for s in stages) else None
+    return None if result.gpu_seconds is None else " and ".join(result.record["about"]["gpus"])
 
 
 def _kind(recipe: Recipe) -> str:
