@@ -87,6 +87,15 @@ def test_a_method_nobody_has_run_is_guessed_with_care(cells):
     assert forecast(cells, "paco") == pytest.approx(3 * 100.0)
 
 
+def test_two_passes_take_twice_as_long(cells):
+    keep(cells, "ce-resnet32", 50.0)
+    twice = {"representation.sam": 0.1}
+    assert forecast(cells, "ce-resnet32", overrides=twice) == pytest.approx(100.0)
+    keep(cells, "ce-resnet32", 90.0, seed=1, overrides=twice)
+    assert forecast(cells, "ce-resnet32", overrides=twice) == pytest.approx(90.0)
+    assert forecast(cells, "ce-resnet32") == pytest.approx(50.0)
+
+
 def test_a_method_that_was_run_tells_of_itself(cells):
     keep(cells, "ce-resnet32", 50.0)
     keep(cells, "paco", 170.0)

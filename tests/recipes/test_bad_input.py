@@ -33,6 +33,7 @@ OVERRIDES = [
     ("classifier.weight_decay=-1e-4", "classifier.weight_decay = -0.0001"),
     ("classifier.max_steps=0", "classifier.max_steps = 0; expected a number >= 1"),
     ("representation.ema=1", "representation.ema = 1.0"),
+    ("representation.sam=-1", "representation.sam = -1.0; expected a number >= 0"),
     ("representation.mixup=-1", "representation.mixup = -1.0"),
     ("representation.max_norm=-1", "representation.max_norm = -1.0; expected a number >= 0"),
     ("classifier.max_norm=1", "max_norm = 1.0; expected 0: head 'prototype' has no rows"),

@@ -48,7 +48,14 @@ def trained(how, data, **options):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"ema": 0.9}, {"mixup": 0.5}, {"augment": ("crop", "autoaugment", "cutout")}]
+    "changes",
+    [
+        {},
+        {"ema": 0.9},
+        {"sam": 0.1},
+        {"mixup": 0.5},
+        {"augment": ("crop", "autoaugment", "cutout")},
+    ],
 )
 def test_captured_steps_are_the_plain_ones(changes):
     """Twenty steps, the last, smaller batch of each epoch among them."""

@@ -117,6 +117,7 @@ VARIANTS = {
     "dropout": dataclasses.replace(SETTINGS, backbone=FORGETFUL),
     "max norm": dataclasses.replace(SETTINGS, max_norm=0.2),
     "re-weighted": dataclasses.replace(SETTINGS, loss_options={"reweight_from": 1}),
+    "sharpness-aware": dataclasses.replace(SETTINGS, sam=0.1),
     "mixed": dataclasses.replace(SETTINGS, mixup=0.4, cutmix=1.0, ema=0.9),
 }
 
@@ -277,3 +278,6 @@ def test_a_batch_that_processes_cannot_share_is_refused():
 
     with pytest.raises(ValueError, match="32 cannot be shared by 3"):
         trained(fabric=Three())
+    shared = dataclasses.replace(SETTINGS, batch_size=33, sam=0.1)
+    with pytest.raises(ValueError, match=r"representation.sam=0.1 with 3 processes; expected 0"):
+        trained(shared, fabric=Three())

@@ -16,6 +16,7 @@ from protail.bench.tuning import stage_1_of
 _TITLE = "## The best setting of the prototype classifier, on held-out training images"
 _STRONG_TITLE = "## The strongest prototypes, on held-out training images"
 _TAU_TITLE = "## The tau of normalised weights, on held-out training images"
+_COMBINED_TITLE = "## Prototypes on other methods, on held-out training images"
 _MAX_TITLE = "## The decay of weights under a limit, on held-out training images"
 # Rows that are shown; the cells have the others.
 _BEST_SHOWN = 10
@@ -30,6 +31,7 @@ def choices_section(cells: Cells) -> str:
         (_TITLE, _best_setting(cells)),
         (_TAU_TITLE, _every_row(CHOICES["tuning-tau"], cells)),
         (_MAX_TITLE, _every_row(CHOICES["tuning-max"], cells)),
+        (_COMBINED_TITLE, _best_of_both(cells)),
         (_STRONG_TITLE, _strong(CHOICES["strong-stage-1"], cells)),
     )
     return "\n".join("\n".join([title, "", *lines]) for title, lines in sections if lines)
@@ -55,6 +57,17 @@ def _every_row(table: Table, cells: Cells) -> list[str]:
     [backbone] = table.backbones
     ranked = ranked_rows(table, backbone, cells)
     return [*_choice(table, backbone, _run(table, ranked), ranked)] if ranked else []
+
+
+def _best_of_both(cells: Cells) -> list[str]:
+    lines: list[str] = []
+    for table in (CHOICES["tuning-ride"], CHOICES["tuning-paco"]):
+        [backbone] = table.backbones
+        ranked = ranked_rows(table, backbone, cells)
+        if ranked:
+            said = f"{_run(table, ranked)} The best of them:"
+            lines += _choice(table, backbone, said, ranked[:_BEST_SHOWN])
+    return lines
 
 
 def _strong(table: Table, cells: Cells) -> list[str]:

@@ -99,18 +99,20 @@ def _seconds_of(phases: Sequence[_Table], data: _Table, known: Sequence[_Table])
     if rate is None:
         return None
     factor = 1.0 if phase["method"] == "standard" else _STEPS_A_METHOD_STEP
+    factor *= 2.0 if phase.get("sam", 0.0) else 1.0
     return factor * rate * _n_steps(phases, data)
 
 
 def _kind(phase: _Table) -> tuple[Any, ...]:
     """Name what makes a phase's epochs as long as they are."""
     keys = ("backbone", "batch_size", "method", "sampler", "precision")
-    return (*(phase[key] for key in keys), tuple(phase.get("second_view", ())))
+    twice = bool(phase.get("sam", 0.0))
+    return (*(phase[key] for key in keys), tuple(phase.get("second_view", ())), twice)
 
 
 def _is_plain(phase: _Table, wanted: _Table) -> bool:
     same = all(phase[key] == wanted[key] for key in ("backbone", "batch_size"))
-    return same and phase["method"] == "standard"
+    return same and phase["method"] == "standard" and not phase.get("sam", 0.0)
 
 
 def _seconds_a_step(

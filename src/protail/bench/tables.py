@@ -13,7 +13,16 @@ from protail.bench.large import LARGE
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.strong import STRONG_STAGE_1, STRONG_STAGE_2
-from protail.bench.tuning import DECAYS, STAGE_1, STAGE_1_LEFT, STAGE_2, TAUS, crossed
+from protail.bench.tuning import (
+    DECAYS,
+    ON_CONTRAST,
+    ON_EXPERTS,
+    STAGE_1,
+    STAGE_1_LEFT,
+    STAGE_2,
+    TAUS,
+    crossed,
+)
 from protail.bench.wanted import SEEDS, Cell, Draw
 from protail.recipes import load_recipe
 
@@ -160,6 +169,20 @@ CHOICES = {
             DECAYS,
             seeds=(0, 1),
             **_CHOSEN_ON,
+        ),
+        *(
+            Table(
+                f"tuning-{first}",
+                f"Which prototypes do best on {what}",
+                rows,
+                seeds=(0,),
+                backbones={"ResNet-32": first},
+                held_out=0.2,
+            )
+            for first, what, rows in (
+                ("ride", "the experts of RIDE", ON_EXPERTS),
+                ("paco", "the features of PaCo", ON_CONTRAST),
+            )
         ),
         Table(
             "strong-stage-1",

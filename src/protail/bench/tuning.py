@@ -89,6 +89,21 @@ def _decays() -> tuple[Row, ...]:
 DECAYS = _decays()
 
 
+def _combined(recipe: str) -> tuple[Row, ...]:
+    """Try prototypes on the features of another method, whose scale is another."""
+    settings = prototypes_of_one_length((1.0, 4.0, 16.0))
+    plain = {name: changes for name, changes in settings.items() if "crop and flip" not in name}
+    images = {"images as PC": AUGMENT_OF_PROTOTYPES, "crop and flip": ["crop", "flip"]}
+    return tuple(
+        Row(f"{name} / {label}", recipe, {**changes, "classifier.augment": augment})
+        for name, augment in images.items()
+        for label, changes in plain.items()
+    )
+
+
+ON_EXPERTS, ON_CONTRAST = _combined("ride-pc"), _combined("paco-pc")
+
+
 def crossed(first: Mapping[str, Mapping[str, Any]], second: Iterable[Row]) -> tuple[Row, ...]:
     """Cross stages 1 with every stage 2.
 

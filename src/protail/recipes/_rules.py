@@ -52,6 +52,7 @@ _RANGES = {
     "cutmix": Range(0),
     "max_norm": Range(0),
     "max_norm_part": Range(0),
+    "sam": Range(0),
     "ema": Range(0, 1),
 }
 # What a part needs is registered under these words.
@@ -94,6 +95,11 @@ def check_rules(settings: Settings, place: Place) -> None:
         _check_backbone(settings.backbone, place)
         _check_views(settings, place)
         _check_method(settings, place)
+        if settings.sam and settings.method != "standard":
+            raise place.at("sam").unexpected(
+                settings.sam,
+                f'0: method = "{settings.method}" changes with every pass, and it takes two',
+            )
 
 
 def _check_backbone(name: str, place: Place) -> None:

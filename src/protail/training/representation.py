@@ -27,6 +27,7 @@ from protail.training.loop import Driver, History, Steps, diverged, training_ste
 from protail.training.making import build_method, make_optimizer, make_schedule
 from protail.training.plain import PlainDriver
 from protail.training.settings import RepresentationSettings
+from protail.training.sharpness import SharpnessAware
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -147,6 +148,11 @@ class RepresentationTraining:
         self._check_images(data)
         learning = [each for each in self.method.parameters() if each.requires_grad]
         self.optimizer = make_optimizer(learning, settings, device)
+        if settings.sam and world_size > 1:
+            raise ValueError(
+                f"{stage}.sam={settings.sam:g} with {world_size} processes; expected 0, or one."
+            )
+        self._nearby = SharpnessAware(self.method, self.optimizer, settings.sam)
         self._forward: Callable[..., Tensor] = (
             torch.compile(self.method, dynamic=False) if compiled else self.method
         )
@@ -266,8 +272,12 @@ class RepresentationTraining:
         batch = batch._replace(images=for_network(batch.images))
         if batch.second is not None:
             batch = batch._replace(second=for_network(batch.second))
-        with autocast(self.device, self.settings.precision):
-            return self._forward(batch)
+
+        def loss() -> Tensor:
+            with autocast(self.device, self.settings.precision):
+                return self._forward(batch)
+
+        return self._nearby(loss)
 
     def _after_step(self) -> None:
         self.method.after_step()

@@ -52,6 +52,9 @@ class RepresentationSettings:
         takes one of them, with a share of its own distribution.
     max_norm : float
         How long a row of the head's weights may be after a step; 0 lets it be.
+    sam : float
+        Radius within which gradients are taken at the worst place, in two passes a step; 0 takes
+        them where the weights are.
     ema : float
         Decay of the moving average of the weights that is evaluated; 0 for none.
     precision : {"bfloat16", "float32"}
@@ -83,6 +86,7 @@ class RepresentationSettings:
     mixup: float = 0.0
     cutmix: float = 0.0
     max_norm: float = 0.0
+    sam: float = 0.0
     ema: float = 0.0
     precision: Precision = "bfloat16"
 

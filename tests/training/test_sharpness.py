@@ -1,0 +1,100 @@
+"""Sharpness-aware steps against the loop that everybody would write."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protail.training.loop import interleave
+from protail.training.representation import RepresentationTraining
+from protail.training.settings import RepresentationSettings
+from protail.training.sharpness import SharpnessAware
+from reference.small_images import small_images
+
+CPU = torch.device("cpu")
+SETTINGS = RepresentationSettings(
+    backbone="resnet32", epochs=1, batch_size=32, lr=0.05, precision="float32"
+)
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    layers = torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Tanh(), torch.nn.Linear(5, 2)
+    return torch.nn.Sequential(*layers).double()
+
+
+@given(st.integers(0, 99), st.floats(1e-3, 1.0))
+def test_three_steps_by_hand(seed, radius):
+    ours, theirs = network(seed), network(seed)
+    x, y = torch.randn(12, 3, dtype=torch.float64), torch.randint(2, (12,))
+    cross_entropy = torch.nn.functional.cross_entropy
+    optimizer = torch.optim.SGD(ours.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    nearby = SharpnessAware(ours, optimizer, radius)
+    speeds = [torch.zeros_like(each) for each in theirs.parameters()]
+    for _ in range(3):
+        optimizer.zero_grad()
+        nearby(lambda: cross_entropy(ours(x), y)).backward()
+        optimizer.step()
+        theirs.zero_grad()
+        cross_entropy(theirs(x), y).backward()
+        slopes = [each.grad.clone() for each in theirs.parameters()]
+        length = math.sqrt(sum(float((slope**2).sum()) for slope in slopes))
+        moved = copy.deepcopy(theirs)
+        with torch.no_grad():
+            for each, slope in zip(moved.parameters(), slopes, strict=True):
+                each += radius * slope / length
+        moved.zero_grad()
+        cross_entropy(moved(x), y).backward()
+        with torch.no_grad():
+            parts = zip(theirs.parameters(), moved.parameters(), speeds, strict=True)
+            for each, away, speed in parts:
+                speed.mul_(0.9).add_(away.grad + 0.01 * each)
+                each -= 0.1 * speed
+    for name, tensor in theirs.state_dict().items():
+        if "num_batches" not in name:
+            torch.testing.assert_close(ours.state_dict()[name], tensor)
+
+
+def test_no_slope_no_direction():
+    module = torch.nn.Linear(2, 1)
+    before = copy.deepcopy(module.state_dict())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    SharpnessAware(module, optimizer, 0.5)(lambda: 0 * module(torch.ones(1, 2)).sum()).backward()
+    optimizer.step()
+    for name, tensor in before.items():
+        assert torch.equal(module.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf")])
+def test_no_radius(radius):
+    module = torch.nn.Linear(2, 1)
+    with pytest.raises(ValueError, match="expected a number from 0 on"):
+        SharpnessAware(module, torch.optim.SGD(module.parameters(), lr=0.1), radius)
+
+
+def trained(**options):
+    changed = dataclasses.replace(SETTINGS, sam=options.pop("sam", 0.0))
+    training = RepresentationTraining(changed, small_images(), seed=0, device=CPU, **options)
+    interleave([training.steps()])
+    return {name: tensor.clone() for name, tensor in training.method.state_dict().items()}
+
+
+def test_a_training_takes_it_up_and_a_small_radius_changes_little():
+    plain, near, far = trained(), trained(sam=1e-6), trained(sam=0.5)
+    name = "backbone.conv1.weight"
+    little, much = ((each[name] - plain[name]).norm() for each in (near, far))
+    assert 0 < 10 * little < much
+
+
+def test_fabric_takes_the_same_steps():
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    plain, through = trained(sam=0.1), trained(sam=0.1, fabric=fabric)
+    for name, tensor in plain.items():
+        torch.testing.assert_close(through[name], tensor)
