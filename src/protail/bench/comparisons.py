@@ -145,6 +145,7 @@ _VARIANTS: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
             ("WD + WD + Max", "wd-max"),
         )
     ),
+    ("Class-balanced", "class-balanced", "beta 0.9999", {"representation.beta": 0.9999}),
     (
         "WD + WD + Max",
         "wd-max",
