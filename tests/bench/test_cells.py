@@ -113,6 +113,20 @@ def committed():
     return folder
 
 
+def test_seconds_that_are_guessed_are_not_known(tmp_path):
+    def seconds(gpus=("one",), recipe="pc", **took):
+        cells, cell = Cells(tmp_path / recipe), Cell(recipe, Draw("cifar100-lt", 100), 0)
+        cells.add(cell, {"scores": SCORES, "seconds": took, "about": {"gpus": list(gpus)}})
+        return cells.get(cell).gpu_seconds
+
+    assert seconds(representation=80.0, classifier=1.5, guessed=8.0) == 81.5
+    assert seconds(representation=80.0, classifier=1.5, guessed=8.1) is None
+    assert seconds(representation=80.0, classifier=1.5) is None
+    assert seconds(representation=80.0, guessed=0.0) is None
+    assert seconds(representation=80.0, guessed=0.0, recipe="wd") == 80.0
+    assert seconds((), representation=80.0, classifier=1.5, guessed=0.0) is None
+
+
 def test_every_committed_cell_is_wanted_and_none_is_there_twice(committed):
     wanted = wanted_cells([*TABLES, *COMPARISONS, *CHOICES], BACKBONES)
     cells = Cells(committed)

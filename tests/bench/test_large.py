@@ -77,6 +77,7 @@ def test_rows_share_a_representation_as_in_table_4(table):
         ("table5", "cRT", "classifier", (1, 512, 0.2, 5e-4, "cosine")),
         ("table6", "LWS", "classifier", (1, 512, 0.2, 1e-4, "cosine")),
         ("table5", "DisAlign", "classifier", (10, 256, 0.1, 5e-4, "cosine")),
+        ("table5", "WD + WD + Max", "classifier", (10, 64, 0.01, 0.1, "cosine")),
         ("table5", "PC", "classifier", (1, 64, 4.0, 0.0, "cosine")),
     ],
 )

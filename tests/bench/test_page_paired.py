@@ -168,6 +168,12 @@ def test_a_classifier_that_diverged(cells):
     assert line_of(cells, "`los`") == "| `los` | 3 | diverged | diverged |  |"
 
 
+def test_a_variant_is_named_beside_its_recipe(cells):
+    keep(cells, TABLE_4["PC", "100"], rights_of(0.52, 1))
+    keep(cells, TABLE_4["WD, cRT, images as PC", "100"], rights_of(0.5, 2))
+    assert "| `crt` (images as PC) | 3 |" in results_page(cells)
+
+
 def test_it_comes_after_the_tables(cells):
     keep(cells, TABLE_4["PC", "50"], rights_of(0.52, 1))
     keep(cells, TABLE_4["WD, LOS", "50"], rights_of(0.5, 2))
@@ -176,4 +182,4 @@ def test_it_comes_after_the_tables(cells):
     place = titles.index(TITLE)
     assert titles[place - 1].startswith("### Table ")
     assert not any(title.startswith("### Table ") for title in titles[place:])
-    assert "2\ndegrees of freedom" in page
+    assert "2 degrees of freedom" in " ".join(page.split())

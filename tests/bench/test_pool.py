@@ -53,8 +53,9 @@ def test_those_at_once_share_the_time():
 def test_longer_steps_are_charged_with_more():
     pool, clock = pool_of([None] * 2)
     first, second = pool.begin(), pool.begin()
+    clock.now += 10  # nothing is known yet: shared by what will be known
     pool.tell_step(first, 0.3)
-    clock.now += 10  # of the second nothing is known yet: equal parts
+    clock.now += 10
     pool.tell_step(second, 0.1)
     clock.now += 10
     pool.tell_step(second, 0.3)
@@ -62,8 +63,21 @@ def test_longer_steps_are_charged_with_more():
     pool.end(first)
     clock.now += 10
     pool.end(second)
-    assert first.seconds == pytest.approx(5 + 7.5 + 5)
-    assert second.seconds == pytest.approx(5 + 2.5 + 5 + 10)
+    assert first.seconds == pytest.approx(22.5 + 5)
+    assert second.seconds == pytest.approx(7.5 + 5 + 10)
+    assert first.guessed == second.guessed == 0.0
+
+
+def test_what_nobody_knows_is_shared_equally_and_said_to_be():
+    pool, clock = pool_of([None] * 2)
+    first, second = pool.begin(), pool.begin()
+    pool.tell_step(first, 0.3)
+    clock.now += 10
+    pool.end(second)
+    clock.now += 10
+    pool.end(first)
+    assert (second.seconds, second.guessed) == (5.0, 5.0)
+    assert (first.seconds, first.guessed) == (15.0, 5.0)
 
 
 @settings(max_examples=60)

@@ -271,6 +271,14 @@ def test_the_next_begins_where_one_has_ended(data, tmp_path):
     assert took[0] > 2 * max(took[1:])
 
 
+def test_cells_say_what_a_step_takes(data, tmp_path):
+    cells, cell = Cells(tmp_path), Cell("wd", DRAW, 0, SMALL | {"representation.epochs": 12})
+    run_missing([cell], cells, lambda draw: data, CPU)
+    took = cells.get(cell).record["seconds"]
+    assert 0 < took["step"] < took["representation"]
+    assert took["guessed"] == 0.0
+
+
 def test_where_nothing_can_be_kept_nothing_more_is_trained(data, tmp_path, monkeypatch):
     def full(work, begun, method):
         raise OSError(28, "No space left on device")

@@ -89,7 +89,7 @@ WRONG = [
         {"classifier.epochs": 1},
         "epochs = 1; expected 0: head 'tau-normalized' learns nothing",
     ),
-    ("paco", {"representation.sam": 0.1}, 'expected 0: method = "paco" changes with every pass'),
+    ("ride", {"representation.sam": 0.1}, 'expected 0: method = "ride" takes one pass'),
     ("wd-max", {"classifier.max_norm": 1.0}, "one of max_norm and max_norm_part, not both"),
     (
         "pc",

@@ -53,6 +53,7 @@ def trained(how, data, **options):
         {},
         {"ema": 0.9},
         {"sam": 0.1},
+        {"sam": 0.1, "ema": 0.9, "max_norm": 0.5, "mixup": 0.5},
         {"mixup": 0.5},
         {"augment": ("crop", "autoaugment", "cutout")},
     ],

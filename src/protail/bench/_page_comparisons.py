@@ -21,7 +21,9 @@ _NOTE = """\
 of one image take, a multiply-add as two; its mirror image takes as many again. *GPU s*: seconds of
 GPU time of one seed, stage 1 and a classifier: where several were trained together, each its share
 by what its steps take, and an equal one of what all classifiers took; of cells that do not know
-theirs none are shown. Both are those of the first column that has been run.
+theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
+classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout. *As
+published*: with the rate and decay of its authors, but the last epoch, where they take the best.
 """
 # Columns that are ratios: the groups of classes are shown of this one.
 _GROUPS_OF = "100"

@@ -15,16 +15,16 @@ from protail.bench.wanted import Cell
 _TITLE = "### What PC gains over each classifier on identical features"
 _NOTE = """\
 Learned prototypes minus another classifier, by the names of their recipes (*alone*: stage 1 with
-the head it was trained with), on the very same frozen backbone: cells of a seed are compared where
-the hashes of its weights are equal. In points of accuracy on the test images, mirrored. In brackets
-an interval of 95 % over trainings and over test images: half its width is the root of the sum of
-the squares of two half-widths, that of the t interval of the seeds' differences (of three seeds: 2
-degrees of freedom, 4.30 standard errors), and that of the t interval of the images' differences,
-each its mean over seeds; rather too wide than too narrow. Of one seed it is over test images alone,
-and about that one training. It is about other seeds and other test images of the same classes: not
-about other draws of training images, nor about other classes. *Ahead* and *behind*: the interval
-excludes 0. Each interval stands for itself: where nothing differs, about one in twenty says that
-something does.
+the head it was trained with; in brackets what is set otherwise), on the very same frozen backbone:
+cells of a seed are compared where the hashes of its weights are equal. In points of accuracy on the
+test images, mirrored. In brackets an interval of 95 % over trainings and over test images: half its
+width is the root of the sum of the squares of two half-widths, that of the t interval of the seeds'
+differences (of three seeds: 2 degrees of freedom, 4.30 standard errors), and that of the t interval
+of the images' differences, each its mean over seeds; rather too wide than too narrow. Of one seed
+it is over test images alone, and about that one training. It is about other seeds and other test
+images of the same classes: not about other draws of training images, nor about other classes.
+*Ahead* and *behind*: the interval excludes 0. Each interval stands for itself: where nothing
+differs, about one in twenty says that something does.
 """
 _VIEW = "mirrored"
 _GROUPS = ("all", "few")

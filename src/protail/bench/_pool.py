@@ -27,12 +27,15 @@ class Begun:
         Its share of the time so far.
     step : float or None
         Seconds that a step of it takes beside the others; None as long as nobody knows.
+    guessed : float
+        The part of its seconds that is an equal share, for want of knowing what steps take.
     """
 
     group: Group
     expected: float
     seconds: float = 0.0
     step: float | None = None
+    guessed: float = 0.0
 
     @property
     def left(self) -> float:
@@ -104,8 +107,9 @@ class Pool:
 
     def tell_step(self, begun: Begun, seconds: float) -> None:
         """Say what a step of a training takes now, beside the others."""
-        self._share_time()
-        begun.step = seconds
+        if self._all_known:
+            self._share_time()
+        begun.step = seconds  # what has passed until all are known is shared by what they are then
 
     def end(self, begun: Begun, *, well: bool = True) -> None:
         """Say that a training has ended; one that ended well tells how long others take."""
@@ -121,17 +125,22 @@ class Pool:
         yield
         self._now = self._clock()
 
+    @property
+    def _all_known(self) -> bool:
+        return all(begun.step is not None for begun in self._going_on)
+
     def _share_time(self) -> None:
         """Charge those at once with what has passed: by what their steps take, else equally.
 
         Each takes a step in turn, so that they take as many.
         """
         before, self._now = self._now, self._clock()
-        known = [begun.step for begun in self._going_on if begun.step is not None]
-        all_known = len(known) == len(self._going_on) and sum(known) > 0
-        for begun in self._going_on:
-            share = (begun.step or 0.0) / sum(known) if all_known else 1 / len(self._going_on)
+        steps = [begun.step or 0.0 for begun in self._going_on]
+        by_steps = self._all_known and sum(steps) > 0
+        for begun, step in zip(self._going_on, steps, strict=True):
+            share = step / sum(steps) if by_steps else 1 / len(steps)
             begun.seconds += share * (self._now - before)
+            begun.guessed += 0.0 if by_steps else share * (self._now - before)
 
     def _fits(self, seconds: float | None) -> bool:
         """Say whether one that takes so long, beside others, would end in time.

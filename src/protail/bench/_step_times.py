@@ -12,25 +12,32 @@ import torch
 from protail.training.loop import Steps
 
 Result = TypeVar("Result")
-# A prime, so that the last step of an epoch, after which others wait, has its turn too.
-_EVERY = 61
+# Few epochs have a multiple of so many steps: the first one, with what an epoch begins with, has
+# its turn as often as any other.
+_EVERY = 7
 # The first steps are recorded, and take long.
 _FIRST = 20
-_KEPT = 32
+_KEPT = 512
 
 
-class _Watch(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def read(self) -> float | None: ...
+class Watch(Protocol):
+    """Measures one step."""
+
+    def start(self) -> None:
+        """Say that the step begins."""
+
+    def stop(self) -> None:
+        """Say that the step has been asked for."""
+
+    def read(self) -> float | None:
+        """Give its seconds; None while it is not over."""
 
 
 class _HostWatch:
-    """Of steps that are over when they return."""
+    """Of a step that is over when it returns."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._began = clock, 0.0
-        self._took: float | None = None
+        self._clock, self._began, self._took = clock, 0.0, 0.0
 
     def start(self) -> None:
         self._began = self._clock()
@@ -43,7 +50,7 @@ class _HostWatch:
 
 
 class _StreamWatch:
-    """Of steps that a GPU takes later, on the stream that is current; nobody waits for it."""
+    """Of a step that a GPU takes later, on the stream that is current; nobody waits for it."""
 
     def __init__(self) -> None:
         make: Any = torch.cuda.Event
@@ -65,7 +72,7 @@ def timed_steps(
     steps: Steps[Result],
     tell: Callable[[float], None],
     device: torch.device,
-    watch: _Watch | None = None,
+    make_watch: Callable[[], Watch] | None = None,
 ) -> Steps[Result]:
     """Train as ``steps`` does, and tell what its steps take.
 
@@ -80,8 +87,8 @@ def timed_steps(
         Told the seconds of a step, the mean of the last that were measured, now and then.
     device : torch.device
         Where it trains.
-    watch : optional
-        What to measure with.
+    make_watch : callable, optional
+        Gives what to measure a step with.
 
     Yields
     ------
@@ -93,25 +100,27 @@ def timed_steps(
     object
         What ``steps`` returned.
     """
-    if watch is None:
-        watch = _StreamWatch() if device.type == "cuda" else _HostWatch()
+    if make_watch is None:
+        make_watch = _StreamWatch if device.type == "cuda" else _HostWatch
+    # A GPU may be hundreds of steps behind.
+    not_over: deque[Watch] = deque()
     measured: deque[float] = deque(maxlen=_KEPT)
     number = 0
     while True:
-        is_measured = number >= _FIRST and (number - _FIRST) % _EVERY == 0
-        if is_measured:
+        watch = make_watch() if number >= _FIRST and number % _EVERY == 0 else None
+        if watch is not None:
             watch.start()
         try:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        if is_measured:
+        if watch is not None:
             watch.stop()
+            not_over.append(watch)
         yield
         number += 1
-        # Long enough after it to be over, wherever it ran.
-        if number >= _FIRST and (number - _FIRST) % _EVERY == _EVERY // 2:
-            seconds = watch.read()
-            if seconds is not None:
-                measured.append(seconds)
-                tell(sum(measured) / len(measured))
+        seconds = not_over[0].read() if not_over else None
+        if seconds is not None:
+            not_over.popleft()
+            measured.append(seconds)
+            tell(sum(measured) / len(measured))

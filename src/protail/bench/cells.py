@@ -16,6 +16,8 @@ from protail.recipes import Recipe, RecipeError
 _FORMAT, _VERSION = "protail-cell", 1
 GROUPS = ("many", "medium", "few", "all")
 VIEWS = ("plain", "mirrored")
+# The part of its seconds that may be guessed where they are shown.
+_MOST_GUESSED = 0.1
 
 
 class CellError(ValueError):
@@ -54,12 +56,15 @@ class Result:
     def gpu_seconds(self) -> float | None:
         """What stage 1 and the classifier took on a GPU; None where that is not known.
 
-        Cells that do not say what a step takes were charged like whatever was trained beside them.
+        Where much of it is guessed, as in all older cells, one was charged like whatever was
+        trained beside it.
         """
         took, gpus = self.record.get("seconds", {}), self.record.get("about", {}).get("gpus")
         learned = self.record["recipe"]["classifier"] is not None
         stages = ["representation", *(["classifier"] if learned else [])]
-        if not gpus or not all(part in took for part in ("step", *stages)):
+        if not gpus or not all(part in took for part in ("guessed", *stages)):
+            return None
+        if took["guessed"] > _MOST_GUESSED * took["representation"]:
             return None
         return float(sum(took[stage] for stage in stages))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from protail.bench.rows import AUGMENT_OF_PROTOTYPES
+from protail.bench.rows import AS_PC, AUGMENT_OF_PROTOTYPES
 from protail.bench.wanted import SEEDS, Cell, Draw
 
 _CIFAR100 = {ratio: Draw("cifar100-lt", float(ratio)) for ratio in ("100", "50", "10")}
@@ -132,11 +132,11 @@ _ON_WD = (
     ("PC + LA", "pc-la", None),
     ("PC", "pc-cdt-la", "PC (Ours)"),
 )
-_AS_PC = "images as PC"
 # What prototypes learn from is augmented more strongly: which part of their lead is due to that?
+# And what methods give with settings that others have for them.
 _VARIANTS: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
     *(
-        (row, recipe, _AS_PC, {"classifier.augment": AUGMENT_OF_PROTOTYPES})
+        (row, recipe, AS_PC, {"classifier.augment": AUGMENT_OF_PROTOTYPES})
         for row, recipe in (
             ("WD, cRT", "wd/crt"),
             ("WD, LWS", "wd/lws"),

@@ -118,14 +118,15 @@ def _is_plain(phase: _Table, wanted: _Table) -> bool:
 def _seconds_a_step(
     known: Sequence[_Table], is_alike: Callable[[list[_Table]], bool]
 ) -> float | None:
-    rates = [
-        record["seconds"]["representation"] / n
-        for record in known
-        if is_alike(phases := _phases(record["recipe"]))
-        and (n := _n_steps(phases, record["data"]))
-        and "representation" in record["seconds"]
-    ]
-    return median(rates) if rates else None
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for record in known:
+        phases, took = _phases(record["recipe"]), record["seconds"]
+        n_steps = _n_steps(phases, record["data"])
+        if is_alike(phases) and n_steps and "representation" in took:
+            rates["step" in took].append(took["representation"] / n_steps)
+    # Older cells do not know what steps take: they were charged like those beside them.
+    best = rates[True] or rates[False]
+    return median(best) if best else None
 
 
 def _n_steps(phases: Sequence[_Table], data: _Table) -> float:

@@ -106,7 +106,7 @@ def _rows(
     heads: dict[str, Overrides] = {
         "crt": {**stages["balanced"], "classifier.max_steps": crt_steps},
         "lws": {**stages["balanced"], "classifier.max_steps": lws_steps},
-        "tau-norm": {},
+        "tau-norm": {"classifier.tau": 1.0},
         "logit-adjusted-post-hoc": {},
         "disalign": stages["disalign"],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protail.bench.rows import Question, Row
+from protail.bench.rows import AUGMENT_OF_PROTOTYPES, Question, Row
 
 
 def _curve(classifier: str, key: str, values: tuple[float, ...], label: str) -> tuple[Row, ...]:
@@ -15,7 +15,7 @@ _STEPS = (
     ("PC + LA", "pc-la"),
     ("PC + CDT + LA", "pc-cdt-la"),
 )
-_STRONGER = {"representation.augment": ["crop", "flip", "autoaugment", "cutout"]}
+_STRONGER = {"representation.augment": AUGMENT_OF_PROTOTYPES}
 
 
 def _temperatures(scheme: str, recipe: str) -> tuple[Row, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# What the paper does to the images that prototypes learn from.
+# What the paper does to the images that prototypes learn from, and what we call that elsewhere.
+AS_PC = "images as PC"
 AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
 
 

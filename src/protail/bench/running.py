@@ -207,7 +207,7 @@ class _Work:
         wanted: dict[str, ClassifierSettings] = {}
         took = {"representation": round(begun.seconds, 2)}
         if begun.step is not None:
-            took["step"] = round(begun.step, 6)
+            took |= {"step": round(begun.step, 6), "guessed": round(begun.guessed, 2)}
         for cell in group.cells:
             if cell.recipe.classifier is None:
                 self._keep(cell, {**score_head(method.head, frozen), "seconds": took, **shared})

@@ -1,7 +1,8 @@
 """The strongest prototypes: which stage 1 they do best on, with everything that helps one.
 
-What is tried comes from a map of probes that had seen test images; the choice is made on images
-held out of training. Post-hoc logit adjustment of the same network is tried beside prototypes.
+What is tried comes from a map of probes that had seen test images, and from what has helped
+others; the choice is made on images held out of training. Post-hoc logit adjustment of the same
+network is tried beside prototypes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every stage 1 that is tried keeps the paper's plain augment. On a first split each of them gets
 every stage 2; those not clearly behind there get them again on a second split. The tau of
 tau-normalised weights, and how long and how strongly weights under a limit decay, are chosen in the
-same way.
+same way; prototypes on RIDE and on PaCo on the first split alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from protail.bench.rows import AUGMENT_OF_PROTOTYPES, Row
+from protail.bench.rows import AS_PC, AUGMENT_OF_PROTOTYPES, Row
 
 _COSINE: dict[str, Any] = {"representation.head": "cosine", "representation.scale": 16.0}
 STAGE_1: dict[str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ def _decays() -> tuple[Row, ...]:
     published = [(0.01, 0.1, epochs) for epochs in (3, 4, 5, 6, 7, 10)]
     balanced = [(0.1, decay, 10) for decay in (0.01, 5e-3, 3e-3, 2e-3, 1e-3)]
     balanced += [(1.0, decay, 10) for decay in (5e-3, 3e-3, 2e-3, 1e-3, 5e-4)]
-    augments = {"crop and flip": ["crop", "flip"], "images as PC": AUGMENT_OF_PROTOTYPES}
+    augments = {"crop and flip": ["crop", "flip"], AS_PC: AUGMENT_OF_PROTOTYPES}
     return tuple(
         Row(
             f"{images} / rate {rate:g}, decay {decay:g}, {epochs} epochs",
@@ -92,8 +92,8 @@ DECAYS = _decays()
 def _combined(recipe: str) -> tuple[Row, ...]:
     """Try prototypes on the features of another method, whose scale is another."""
     settings = prototypes_of_one_length((1.0, 4.0, 16.0))
-    plain = {name: changes for name, changes in settings.items() if "crop and flip" not in name}
-    images = {"images as PC": AUGMENT_OF_PROTOTYPES, "crop and flip": ["crop", "flip"]}
+    plain = {name: each for name, each in settings.items() if "classifier.augment" not in each}
+    images = {AS_PC: AUGMENT_OF_PROTOTYPES, "crop and flip": ["crop", "flip"]}
     return tuple(
         Row(f"{name} / {label}", recipe, {**changes, "classifier.augment": augment})
         for name, augment in images.items()

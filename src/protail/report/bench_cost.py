@@ -31,7 +31,8 @@ class Costs:
     hardware : str
         The GPU that all of them were trained on; empty without points.
     points : dict of str to CostPoint
-        By the names of recipes; rows that come to the same are one point.
+        By the names of recipes, with the variant of those that have one; rows that come to the
+        same are one point.
     left_out : tuple of str
         Rows with cells that are no point: trained elsewhere, diverged, or of unknown cost.
     """
@@ -44,7 +45,7 @@ class Costs:
         """Turn the numbers into values that JSON can hold, by the label of each point."""
         rows = {
             point.label: {
-                "recipe": recipe,
+                "name": name,
                 "kind": point.kind,
                 "backbone": point.backbone,
                 "seeds": len(point.accuracies),
@@ -52,7 +53,7 @@ class Costs:
                 "all": round(point.accuracy, 2),
                 "deviation": None if point.deviation is None else round(point.deviation, 2),
             }
-            for recipe, point in self.points.items()
+            for name, point in self.points.items()
         }
         return {"hardware": self.hardware, "rows": rows, "left_out": list(self.left_out)}
 

@@ -119,7 +119,7 @@ def _draw_costs(cells: Cells, say: Callable[[str], None]) -> Iterator[Drawn]:
     if len(costs.points) < 2:
         say(
             "The figure of costs is left out: fewer than two rows of table4 at imbalance 100 have "
-            "cells that say their seconds on one kind of GPU."
+            "cells that know their seconds on one kind of GPU. Run them again."
         )
         return
     if costs.left_out:

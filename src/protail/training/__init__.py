@@ -10,6 +10,7 @@ from protail.training.loop import Driver, History, diverged, interleave, train, 
 from protail.training.plain import PlainDriver
 from protail.training.progress import progress_bar
 from protail.training.schedules import constant, cosine, steps, warm_up
+from protail.training.sharpness import SharpnessAware
 
 __all__ = [
     "CapturedDriver",
@@ -22,6 +23,7 @@ __all__ = [
     "PlainDriver",
     "ResidentFeed",
     "RowBatch",
+    "SharpnessAware",
     "constant",
     "cosine",
     "diverged",

@@ -150,7 +150,8 @@ class RepresentationTraining:
         self.optimizer = make_optimizer(learning, settings, device)
         if settings.sam and world_size > 1:
             raise ValueError(
-                f"{stage}.sam={settings.sam:g} with {world_size} processes; expected 0, or one."
+                f"{stage}.sam={settings.sam:g} with {world_size} processes, which would move the "
+                f"weights each its own way; expected {stage}.sam=0, or a single process."
             )
         self._nearby = SharpnessAware(self.method, self.optimizer, settings.sam)
         self._forward: Callable[..., Tensor] = (

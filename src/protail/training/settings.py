@@ -53,8 +53,9 @@ class RepresentationSettings:
     max_norm : float
         How long a row of the head's weights may be after a step; 0 lets it be.
     sam : float
-        Radius within which gradients are taken at the worst place, in two passes a step; 0 takes
-        them where the weights are.
+        Radius of sharpness-aware minimisation (SAM): gradients, and the loss that is shown, are
+        those of the worst place within it, which takes two passes a step; 0 for none. For method
+        "standard" and one process.
     ema : float
         Decay of the moving average of the weights that is evaluated; 0 for none.
     precision : {"bfloat16", "float32"}

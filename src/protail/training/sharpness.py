@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ class SharpnessAware:
 
     The weights are moved by ``radius`` along the gradient before the loss that counts is computed,
     and are back in their place when the optimiser moves them [1]_. That takes two passes a step.
-    Statistics of batch norms are those of the first. Pure tensor code: a CUDA graph can hold it.
+    Batch norms count the first alone. Pure tensor code: a CUDA graph can hold it.
 
     Parameters
     ----------
@@ -58,8 +58,9 @@ class SharpnessAware:
         groups = optimizer.param_groups
         self._parameters: list[Tensor] = [each for group in groups for each in group["params"]]
         self._norms = [each for each in module.modules() if isinstance(each, _BatchNorm)]
-        self._places: list[Tensor] = []
-        optimizer.register_step_pre_hook(self._restore)
+        self._moved: list[tuple[Tensor, Tensor]] = []
+        if radius:
+            optimizer.register_step_pre_hook(self._restore)
 
     def __call__(self, loss: Callable[[], Tensor]) -> Tensor:
         """Compute a loss at the worst place near the weights.
@@ -72,32 +73,45 @@ class SharpnessAware:
         Returns
         -------
         Tensor, shape ()
-            The last one. Its gradient is the one to step by.
+            The last one. Its gradient is the one to step by; nothing else may change the
+            parameters before the optimiser's step.
         """
         if not self._radius:
             return loss()
-        gradients = torch.autograd.grad(loss(), self._parameters)
-        with torch.no_grad():
-            self._places = [each.clone() for each in self._parameters]
-            length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-            steps = torch._foreach_mul(gradients, self._radius / length.clamp_min(_SMALLEST))
-            torch._foreach_add_(self._parameters, steps)
-        with self._statistics_kept():
-            return loss()
+        self._restore()
+        self._move(torch.autograd.grad(loss(), self._parameters, allow_unused=True))
+        try:
+            with self._uncounted():
+                return loss()
+        except BaseException:
+            self._restore()
+            raise
+
+    @torch.no_grad()
+    def _move(self, gradients: Sequence[Tensor | None]) -> None:
+        pairs = zip(self._parameters, gradients, strict=True)
+        used = [(place, slope) for place, slope in pairs if slope is not None]
+        places, slopes = [place for place, _ in used], [slope for _, slope in used]
+        self._moved = [(place, place.clone()) for place in places]
+        length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(slopes)))
+        away = torch._foreach_mul(slopes, self._radius / length.clamp_min(_SMALLEST))
+        torch._foreach_add_(places, away)
+        # An autocast around both passes would go on with copies of the weights as they were.
+        torch.clear_autocast_cache()
 
     @torch.no_grad()
     def _restore(self, *_: Any) -> None:
-        if self._places:
-            torch._foreach_copy_(self._parameters, self._places)
-            self._places = []
+        for place, before in self._moved:
+            place.copy_(before)
+        self._moved = []
 
     @contextmanager
-    def _statistics_kept(self) -> Iterator[None]:
-        before = [norm.momentum for norm in self._norms]
+    def _uncounted(self) -> Iterator[None]:
+        before = [norm.track_running_stats for norm in self._norms]
         for norm in self._norms:
-            norm.momentum = 0.0
+            norm.track_running_stats = False
         try:
             yield
         finally:
-            for norm, momentum in zip(self._norms, before, strict=True):
-                norm.momentum = momentum
+            for norm, tracked in zip(self._norms, before, strict=True):
+                norm.track_running_stats = tracked
