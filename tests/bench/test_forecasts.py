@@ -35,7 +35,6 @@ def test_nothing_is_known_of_what_was_never_run(cells):
     assert forecast(cells, "paco") is None
     keep(cells, "wd", 100.0)
     assert forecast(cells, "paco") is None  # another backbone
-    assert forecast(cells, "wd", overrides={"representation.batch_size": 128}) is None
 
 
 def test_longer_trainings_take_longer(cells):
@@ -85,6 +84,15 @@ def test_a_method_nobody_has_run_is_guessed_with_care(cells):
     keep(cells, "ce-resnet32", 50.0)
     # Three times the 400 epochs of plain training.
     assert forecast(cells, "paco") == pytest.approx(3 * 100.0)
+
+
+def test_other_batches_tell_by_the_number_of_images(cells):
+    larger = {"representation.batch_size": 256}
+    keep(cells, "ce-resnet32", 50.0)
+    assert forecast(cells, "ce-resnet32", overrides=larger) == pytest.approx(50.0)
+    assert forecast(cells, "paco", overrides=larger) == pytest.approx(3 * 100.0)
+    keep(cells, "ce-resnet32", 30.0, seed=1, overrides=larger)
+    assert forecast(cells, "ce-resnet32", overrides=larger) == pytest.approx(30.0)
 
 
 def test_two_passes_take_twice_as_long(cells):

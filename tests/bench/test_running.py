@@ -293,8 +293,8 @@ def test_where_nothing_can_be_kept_nothing_more_is_trained(data, tmp_path, monke
 
 
 def test_one_that_nothing_tells_the_time_of_does_not_hold_up_the_others(data, tmp_path):
-    smaller = SMALL | {"representation.batch_size": 8}
-    unknown = Cell("wd", DRAW, 0, smaller)
+    larger = SMALL | {"representation.backbone": "resnet34-cifar"}
+    unknown = Cell("wd", DRAW, 0, larger)
     order, cells = [*wanted([0])[:1], unknown, *wanted([1])[:1]], Cells(tmp_path)
     said = []
     n = run_missing(order, cells, lambda draw: data, CPU, budget=600, say=said.append)

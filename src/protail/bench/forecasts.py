@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -21,6 +21,7 @@ _SOME_SIZE = (1000, 10)
 _STEPS_A_METHOD_STEP = 3.0
 
 _Table = Mapping[str, Any]
+_Test = Callable[[list[_Table]], bool]
 
 
 def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = None) -> float | None:
@@ -28,7 +29,8 @@ def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = No
 
     Cells whose phases are the same but for their length tell it best. Without any, each phase is
     forecast alone: by cells of nothing but such a phase, else by plain trainings of the backbone
-    in batches of that size, by the number of steps, with a careful guess for other methods.
+    in batches of that size, by the number of steps, or of any size, by the number of images, with a
+    careful guess for other methods.
 
     Parameters
     ----------
@@ -95,7 +97,17 @@ def _seconds_of(phases: Sequence[_Table], data: _Table, known: Sequence[_Table])
         each = [_seconds_of([phase], data, known) for phase in phases]
         return None if None in each else sum(seconds for seconds in each if seconds is not None)
     [phase] = phases
-    rate = _seconds_a_step(known, lambda theirs: all(_is_plain(one, phase) for one in theirs))
+    size = phase["batch_size"]
+
+    def is_plain(theirs: list[_Table], *, in_batches: bool) -> bool:
+        sizes = {one["batch_size"] for one in theirs}
+        return all(_is_plain(one, phase) for one in theirs) and (not in_batches or sizes == {size})
+
+    rate = _seconds_a_step(known, partial(is_plain, in_batches=True))
+    if rate is None:
+        # Other batches tell too, image by image: a step of larger ones takes rather less than that.
+        an_image = _seconds_an_image(known, partial(is_plain, in_batches=False))
+        rate = None if an_image is None else size * an_image
     if rate is None:
         return None
     factor = 1.0 if phase["method"] == "standard" else _STEPS_A_METHOD_STEP
@@ -111,19 +123,29 @@ def _kind(phase: _Table) -> tuple[Any, ...]:
 
 
 def _is_plain(phase: _Table, wanted: _Table) -> bool:
-    same = all(phase[key] == wanted[key] for key in ("backbone", "batch_size"))
+    same = phase["backbone"] == wanted["backbone"]
     return same and phase["method"] == "standard" and not phase.get("sam", 0.0)
 
 
-def _seconds_a_step(
-    known: Sequence[_Table], is_alike: Callable[[list[_Table]], bool]
+def _seconds_a_step(known: Sequence[_Table], is_alike: _Test) -> float | None:
+    return _rate(known, is_alike, _n_steps)
+
+
+def _seconds_an_image(known: Sequence[_Table], is_alike: _Test) -> float | None:
+    return _rate(known, is_alike, _n_drawn)
+
+
+def _rate(
+    known: Sequence[_Table],
+    is_alike: _Test,
+    count: Callable[[Sequence[_Table], _Table], float],
 ) -> float | None:
     rates: dict[bool, list[float]] = {True: [], False: []}
     for record in known:
         phases, took = _phases(record["recipe"]), record["seconds"]
-        n_steps = _n_steps(phases, record["data"])
-        if is_alike(phases) and n_steps and "representation" in took:
-            rates["step" in took].append(took["representation"] / n_steps)
+        n = count(phases, record["data"])
+        if is_alike(phases) and n and "representation" in took:
+            rates["step" in took].append(took["representation"] / n)
     # Older cells do not know what steps take: they were charged like those beside them.
     best = rates[True] or rates[False]
     return median(best) if best else None
@@ -132,6 +154,10 @@ def _seconds_a_step(
 def _n_steps(phases: Sequence[_Table], data: _Table) -> float:
     steps = (phase["epochs"] * _draws(phase, data) / phase["batch_size"] for phase in phases)
     return float(sum(steps))
+
+
+def _n_drawn(phases: Sequence[_Table], data: _Table) -> float:
+    return float(sum(phase["epochs"] * _draws(phase, data) for phase in phases))
 
 
 def _draws(stage: _Table, data: _Table) -> float:
