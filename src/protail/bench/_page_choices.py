@@ -27,11 +27,16 @@ _Ranked = list[tuple[Row, Summary]]
 
 def choices_section(cells: Cells) -> str:
     """Write what was tried on held-out training images, and what became of the best."""
+    combined = [
+        line
+        for name in ("tuning-ride", "tuning-paco")
+        for line in _tried(CHOICES[name], cells, _BEST_SHOWN)
+    ]
     sections = (
         (_TITLE, _best_setting(cells)),
-        (_TAU_TITLE, _every_row(CHOICES["tuning-tau"], cells)),
-        (_MAX_TITLE, _every_row(CHOICES["tuning-max"], cells)),
-        (_COMBINED_TITLE, _best_of_both(cells)),
+        (_TAU_TITLE, _tried(CHOICES["tuning-tau"], cells)),
+        (_MAX_TITLE, _tried(CHOICES["tuning-max"], cells)),
+        (_COMBINED_TITLE, combined),
         (_STRONG_TITLE, _strong(CHOICES["strong-stage-1"], cells)),
     )
     return "\n".join("\n".join([title, "", *lines]) for title, lines in sections if lines)
@@ -53,21 +58,14 @@ def _best_setting(cells: Cells) -> list[str]:
     return lines
 
 
-def _every_row(table: Table, cells: Cells) -> list[str]:
+def _tried(table: Table, cells: Cells, most: int | None = None) -> list[str]:
+    """List what was tried, the best first; only so many of them if it is too much."""
     [backbone] = table.backbones
     ranked = ranked_rows(table, backbone, cells)
-    return [*_choice(table, backbone, _run(table, ranked), ranked)] if ranked else []
-
-
-def _best_of_both(cells: Cells) -> list[str]:
-    lines: list[str] = []
-    for table in (CHOICES["tuning-ride"], CHOICES["tuning-paco"]):
-        [backbone] = table.backbones
-        ranked = ranked_rows(table, backbone, cells)
-        if ranked:
-            said = f"{_run(table, ranked)} The best of them:"
-            lines += _choice(table, backbone, said, ranked[:_BEST_SHOWN])
-    return lines
+    if not ranked:
+        return []
+    said = _run(table, ranked) + (" The best of them:" if most else "")
+    return [*_choice(table, backbone, said, ranked[:most])]
 
 
 def _strong(table: Table, cells: Cells) -> list[str]:

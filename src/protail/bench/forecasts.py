@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,6 @@ _SOME_SIZE = (1000, 10)
 _STEPS_A_METHOD_STEP = 3.0
 
 _Table = Mapping[str, Any]
-_Test = Callable[[list[_Table]], bool]
 
 
 def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = None) -> float | None:
@@ -90,23 +89,23 @@ def _phases(recipe: _Table) -> list[_Table]:
 
 def _seconds_of(phases: Sequence[_Table], data: _Table, known: Sequence[_Table]) -> float | None:
     alike = [_kind(phase) for phase in phases]
-    rate = _seconds_a_step(known, lambda theirs: [_kind(phase) for phase in theirs] == alike)
+    same = [each for each in known if [_kind(p) for p in _phases(each["recipe"])] == alike]
+    rate = _rate(same, _n_steps)
     if rate is not None:
         return rate * _n_steps(phases, data)
     if len(phases) > 1:
         each = [_seconds_of([phase], data, known) for phase in phases]
         return None if None in each else sum(seconds for seconds in each if seconds is not None)
     [phase] = phases
+    plain = [each for each in known if all(_is_plain(p, phase) for p in _phases(each["recipe"]))]
     size = phase["batch_size"]
-
-    def is_plain(theirs: list[_Table], *, in_batches: bool) -> bool:
-        sizes = {one["batch_size"] for one in theirs}
-        return all(_is_plain(one, phase) for one in theirs) and (not in_batches or sizes == {size})
-
-    rate = _seconds_a_step(known, partial(is_plain, in_batches=True))
+    in_batches = [
+        each for each in plain if all(p["batch_size"] == size for p in _phases(each["recipe"]))
+    ]
+    rate = _rate(in_batches, _n_steps)
     if rate is None:
         # Other batches tell too, image by image: a step of larger ones takes rather less than that.
-        an_image = _seconds_an_image(known, partial(is_plain, in_batches=False))
+        an_image = _rate(plain, _n_drawn)
         rate = None if an_image is None else size * an_image
     if rate is None:
         return None
@@ -127,24 +126,15 @@ def _is_plain(phase: _Table, wanted: _Table) -> bool:
     return same and phase["method"] == "standard" and not phase.get("sam", 0.0)
 
 
-def _seconds_a_step(known: Sequence[_Table], is_alike: _Test) -> float | None:
-    return _rate(known, is_alike, _n_steps)
-
-
-def _seconds_an_image(known: Sequence[_Table], is_alike: _Test) -> float | None:
-    return _rate(known, is_alike, _n_drawn)
-
-
 def _rate(
-    known: Sequence[_Table],
-    is_alike: _Test,
-    count: Callable[[Sequence[_Table], _Table], float],
+    known: Iterable[_Table], count: Callable[[Sequence[_Table], _Table], float]
 ) -> float | None:
+    """Give the seconds of one of what is counted."""
     rates: dict[bool, list[float]] = {True: [], False: []}
     for record in known:
-        phases, took = _phases(record["recipe"]), record["seconds"]
-        n = count(phases, record["data"])
-        if is_alike(phases) and n and "representation" in took:
+        took = record["seconds"]
+        n = count(_phases(record["recipe"]), record["data"])
+        if n and "representation" in took:
             rates["step" in took].append(took["representation"] / n)
     # Older cells do not know what steps take: they were charged like those beside them.
     best = rates[True] or rates[False]

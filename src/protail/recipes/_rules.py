@@ -97,7 +97,7 @@ def check_rules(settings: Settings, place: Place) -> None:
         _check_method(settings, place)
         if settings.sam and settings.method != "standard":
             raise place.at("sam").unexpected(
-                settings.sam, f'0: method = "{settings.method}" takes one pass, and it takes two'
+                settings.sam, f'0: method = "{settings.method}" takes one pass a step, and sam two'
             )
 
 
