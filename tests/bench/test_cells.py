@@ -1,4 +1,6 @@
+import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -6,6 +8,7 @@ from protail.bench.cells import CellError, Cells, read_cell
 from protail.bench.comparisons import COMPARISONS
 from protail.bench.tables import BACKBONES, CHOICES, TABLES, wanted_cells
 from protail.bench.wanted import Cell, Draw
+from protail.recipes import load_recipe, recipe_hash
 from reference.documents import ROOT
 
 DRAW = Draw("cifar100-lt", 100)
@@ -61,6 +64,49 @@ def test_the_command_says_everything():
         "--selection author --set classifier.tau=0.5 "
         """--set 'classifier.augment=["crop", "flip"]'"""
     )
+
+
+def test_judged_aside_is_another_cell(tmp_path):
+    aside = Draw("cifar100-lt", 100, aside_from=10)
+    cell = Cell("wd", aside, 1)
+    assert cell.command == (
+        "protail train wd --dataset cifar100-lt --imbalance 100 --seed 1 --aside-from 10"
+    )
+    others = [Draw("cifar100-lt", 100, aside_from=50), DRAW, Draw("cifar100-lt", 100, held_out=0.2)]
+    assert len({Cell("wd", draw, 1).key for draw in (aside, *others)}) == 4
+    assert Cell("wd", Draw("cifar100-lt", 100, aside_from=10.0), 1).key == cell.key
+    file = Cells(tmp_path).add(cell, {"scores": SCORES})
+    assert file.parent.name == "cifar100-lt-100-aside"
+    there = Cells(tmp_path)
+    assert cell in there
+    assert not any(Cell("wd", draw, 1) in there for draw in others)
+
+
+def test_cells_of_before_there_was_aside_keep_their_keys(tmp_path):
+    recipe = recipe_hash(load_recipe("wd").resolved())
+    for draw, data in (
+        (DRAW, ["cifar100-lt", 100.0, "shuffled"]),
+        (replace(DRAW, held_out=0.2, held_out_seed=1), ["cifar100-lt", 100.0, "shuffled", 0.2, 1]),
+        (Draw("imagenet-lt", miniature=9), ["imagenet-lt", 0.0, "shuffled", "miniature", 9]),
+    ):
+        said = json.dumps([recipe, data, 2]).encode()
+        assert Cell("wd", draw, 2).key == hashlib.sha256(said).hexdigest()
+    file = Cells(tmp_path).add(Cell("wd", DRAW, 2), {"scores": SCORES})
+    record = json.loads(file.read_text())
+    assert record["data"].pop("aside_from") == 0
+    file.write_text(json.dumps(record))
+    assert Cell("wd", DRAW, 2) in Cells(tmp_path)
+
+
+def test_a_cell_is_not_judged_in_two_ways(tmp_path):
+    with pytest.raises(ValueError, match=r"held_out=0.2 and aside_from=10; expected one"):
+        Draw("cifar100-lt", 100, held_out=0.2, aside_from=10)
+    file = Cells(tmp_path).add(Cell("wd", DRAW, 2), {"scores": SCORES})
+    record = json.loads(file.read_text())
+    record["data"] |= {"held_out": 0.2, "aside_from": 10}
+    file.write_text(json.dumps(record))
+    with pytest.raises(CellError, match="expected one"):
+        Cells(tmp_path)
 
 
 def test_cells_are_taken_from_another_folder_once(tmp_path):

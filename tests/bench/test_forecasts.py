@@ -50,6 +50,14 @@ def test_more_images_take_longer(cells):
         assert forecast(cells, "wd", draw=draw) == pytest.approx(100.0 * n / IMAGES)
     held_out = Draw("cifar100-lt", 100, held_out=0.2)
     assert forecast(cells, "wd", draw=held_out) == pytest.approx(80.0)
+    # Five large classes lose some; the largest, which a balanced epoch follows, 45 of 500.
+    aside = Draw("cifar100-lt", 100, aside_from=10)
+    assert forecast(cells, "wd", draw=aside) == pytest.approx(100.0 * (1 - 120 / IMAGES))
+    balanced = {"representation.sampler": "class-balanced"}
+    keep(cells, "wd", 100.0, overrides=balanced)
+    assert forecast(cells, "wd", draw=aside, overrides=balanced) == pytest.approx(
+        100.0 * (500 - 45) / 500
+    )
 
 
 def test_other_data_sets_are_told_by_themselves_alone(cells):

@@ -206,6 +206,7 @@ def test_images_of_a_group_that_has_no_classes_or_labels():
     assert group_images([made_up(DATA | {"dataset": "cifar10-lt"})], "few") is None
     held_out = DATA | {"held_out": 0.2, "held_out_seed": 0}
     assert group_images([made_up(held_out)], "few") is None
+    assert group_images([made_up(DATA | {"aside_from": 10})], "few") is None
 
 
 def test_labels_are_not_taken_where_cells_say_otherwise():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from protail.bench.cells import Cells
@@ -179,12 +181,38 @@ def test_no_choice_is_made_on_test_images():
     for table in CHOICES.values():
         [backbone] = table.backbones
         cells = table.cells(backbone)
+        assert len({cell.key for cell in cells}) == len(cells)
+        if table.aside_from:
+            assert all("--aside-from 10" in cell.command for cell in cells)
+            continue
         assert all(cell.draw.held_out == 0.2 for cell in cells)
         assert {(cell.seed, cell.draw.held_out_seed) for cell in cells} == {
             (seed, seed) for seed in table.seeds
         }
-        assert len({cell.key for cell in cells}) == len(cells)
         assert all("--held-out 0.2 --held-out-seed" in cell.command for cell in cells)
+
+
+def test_a_table_judged_aside_says_so(tmp_path, monkeypatch):
+    cells, held_out = Cells(tmp_path), CHOICES["tuning-tau"]
+    table = replace(held_out, held_out=0.0, aside_from=10.0)
+    monkeypatch.setitem(CHOICES, "tuning-tau", table)
+    for seed in table.seeds:
+        keep_choice(cells, held_out, table.rows[0], seed, 0.2)
+        keep_choice(cells, table, table.rows[1], seed, 0.3 + seed / 100)
+    assert len(cells) == 4
+    page = results_page(cells)
+    assert "on training images that imbalance 10 keeps and 100 leaves, 45 of every class" in page
+    assert "a standard error of about 0.7 points" in page
+    assert "| setting | mean | seed 0 | seed 1 |" in page
+    assert f"| {table.rows[1].label} | 30.50 | 30.00 | 31.00 |" in page
+    # What was judged on other images is not of this table.
+    assert "| 20.00 |" not in page
+    assert "0 % of each class's training images" not in page
+    monkeypatch.setitem(CHOICES, "tuning-tau", held_out)
+    page = results_page(cells)
+    assert "on 20 % of each class's training images, which neither stage has seen" in page
+    assert "| setting | mean | split 0 | split 1 |" in page
+    assert f"| {table.rows[0].label} | 20.00 | 20.00 | 20.00 |" in page
 
 
 def test_both_tables_of_choices_share_cells():

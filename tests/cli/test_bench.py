@@ -161,6 +161,23 @@ def test_draws_of_several_data_sets_serve_every_higher_ratio(tmp_path):
             assert found.train.profile.counts.tolist() == expected.tolist()
 
 
+def test_draws_are_judged_aside(tmp_path):
+    file = exported("cifar100-lt", 100, 200, 10, tmp_path / "wide.zip")
+    find = Images([file], tmp_path / "nowhere")
+    found = find(Draw("cifar100-lt", 100, aside_from=10))
+    # The rarest class has 2 images at imbalance 100 and 20 at 10.
+    assert set(found.test.profile.counts) == {18}
+    assert found.train.profile.counts[[0, -1]].tolist() == [182, 2]
+    expected = long_tailed_counts(200, 100, 100)
+    assert found.group_counts.tolist() == expected.tolist()
+    assert find(Draw("cifar100-lt", 100)).train.profile.counts.tolist() == expected.tolist()
+    assert find(Draw("cifar100-lt", 100, aside_from=10)) is found
+    narrow = exported("cifar100-lt", 100, 200, 100, tmp_path / "narrow.zip")
+    again = Images([narrow, file], tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="draws that nest"):  # noise of its own, not the first
+        again(Draw("cifar100-lt", 100, aside_from=10))
+
+
 def test_status_of_all_but_one(tmp_path):
     cells = Cells(tmp_path / "cells")
     *there, lacking = wanted_cells(["table8"], ["ResNet-34"])

@@ -148,6 +148,22 @@ def test_a_data_set_that_is_found_by_its_name(protail, tmp_path, monkeypatch):
     assert protail(*arguments).json["evaluation"] == Run.open(run).evaluation()
 
 
+def test_images_that_a_draw_leaves_are_found_by_its_name(protail, tmp_path, monkeypatch):
+    monkeypatch.setitem(cifar.SOURCES, "cifar10-lt", write_cifar(tmp_path / "c", "cifar10-lt"))
+    data = ["--dataset", "cifar10-lt", "--data-root", "c"]
+    trained = protail(
+        *("train", "ncm", *data, "--imbalance", 10, "--aside-from", 2, "-o", "run"),
+        *("--device", "cpu", *NOTHING_LEARNED),
+    )
+    assert trained.code == 0, trained.err
+    export = ["data", "export", "cifar10-lt", "--data-root", "c", "--imbalance", 2]
+    assert protail(*export, "-o", "wide.zip").code == 0
+    for where in (["--data-root", "c"], ["--dataset", "wide.zip"]):
+        told = protail("evaluate", "run", *where, "--device", "cpu", "--json")
+        assert told.code == 0, told.err
+        assert told.json["evaluation"] == Run.open(tmp_path / "run").evaluation()
+
+
 def test_a_run_on_a_draw_of_it_never_downloads(protail, tmp_path, monkeypatch):
     monkeypatch.setitem(cifar.SOURCES, "cifar10-lt", write_cifar(tmp_path / "c", "cifar10-lt"))
     monkeypatch.setattr(cifar, "_download", lambda *_: pytest.fail("it downloads"))

@@ -124,6 +124,51 @@ def test_held_out_images_stand_in_for_the_test_images(protail, folder):
     refused(protail("train", "tiny.toml", "--dataset", "draw.zip", "--held-out", 1.5), "1.5")
 
 
+def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
+    save_draw(tiny_data(imbalance=2), folder / "wide.zip")
+    wide = ["--dataset", "wide.zip"]
+    given = ["train", "tiny.toml", *wide, *NOTHING_LEARNED, "--imbalance", 10]
+    ended = protail(*given, "--aside-from", 2, "--json")
+    assert ended.code == 0, ended.err
+    [run] = ended.json["runs"]
+    assert run["run"].endswith("-patterns-10-first-aside-seed0")
+    assert ended.json["data"]["aside_from"] == 2
+    assert "held_out" not in ended.json["data"]
+    judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
+    # The rarest class has 4 images at imbalance 10 and 20 at 2.
+    assert judged.class_rows.tolist() == [16] * 10
+    assert judged.counts.tolist() == tiny_data().train.profile.counts.tolist()
+    again = protail("evaluate", run["run"], *wide, "--json")
+    assert again.code == 0, again.err
+    assert again.json["evaluation"] == run["evaluation"]
+    # Others of as many images are noticed, and a draw that does not have them.
+    save_draw(tiny_data(imbalance=2, seed=5), folder / "other.zip")
+    other = protail("evaluate", run["run"], "--dataset", "other.zip")
+    assert "others than those of the run" in other.last_line
+    narrow = protail("evaluate", run["run"], "--dataset", "draw.zip")
+    assert "too few images for imbalance 2" in narrow.last_line
+    resumed = protail(*given, "--aside-from", 2, "--resume")
+    assert "Nothing is left to do" in resumed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--aside-from", 2, "--held-out", 0.2], "--held-out 0.2 and --aside-from 2 are given"),
+        (["--aside-from", 0.5], "--aside-from 0.5; expected a ratio of at least 1"),
+        (["--aside-from", 10], "no more images at imbalance 10 than at 10"),
+        (["--aside-from", 20], "no more images at imbalance 20 than at 10"),
+        (["--aside-from", 2], "too few images for imbalance 2"),
+        (["--aside-from", 2, "--dataset", "photos"], "'imagefolder' was not cut to a long tail"),
+        (["--aside-from", 2, "--dataset", "cifar100-lt-features"], "expected images to judge"),
+    ],
+)
+def test_no_wider_draw_to_judge_on(words, said, protail, folder):
+    write_class_folders(folder / "photos", {"ant": 4, "bee": 3})
+    refused(protail(*TRAIN, *words), said)
+    assert not (folder / "runs").exists()
+
+
 def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
     ended = protail(*TRAIN, "--seed", 0, "--seed", 1, "-o", "both", "--json")
     assert ended.code == 0, ended.err

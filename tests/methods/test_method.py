@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from protail.methods import ImageBatch, Method, make_method, register_method
+from protail.methods.registry import METHODS
 
 PARTS = (nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss(), [4, 2, 1])
 
@@ -26,6 +27,14 @@ class Doubled(Method):
 def test_nothing_is_trained_that_would_be_judged_by_something_else(name, part, place):
     with pytest.raises(ValueError, match=rf"{name}' has {part} of its own.*into a {place}"):
         make_method(name, *PARTS)
+
+
+def test_what_a_method_may_say_of_mixtures():
+    for mixes in (True, False, "always"):
+        register_method(f"mixes {mixes} for tests", views=2, mixes=mixes)(Method)
+        assert METHODS.needs(f"mixes {mixes} for tests")["mixes"] == mixes
+    with pytest.raises(ValueError, match="mixes='sometimes'; expected True, False or 'always'"):
+        register_method("torn-for-tests", mixes="sometimes")
 
 
 def test_a_method_of_ones_own_may_have_another_loss():

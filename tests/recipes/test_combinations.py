@@ -9,6 +9,10 @@ import pytest
 from protail.recipes import RecipeError, load_recipe
 from protail.training.making import build_method
 
+TWO_MIXTURES = {
+    "representation.method": "mixture-consistency",
+    "representation.second_view": ["crop", "flip"],
+}
 WRONG = [
     (
         "paco",
@@ -31,6 +35,24 @@ WRONG = [
         "second_view = [\"simclr\"]; expected none: method 'standard' looks at one view",
     ),
     ("paco", {"representation.second_view": ["simcrl"]}, "simclr"),
+    (
+        "mixup",
+        {"representation.method": "mixture-consistency"},
+        "second_view = []; expected what makes the second view that method 'mixture-consistency'",
+    ),
+    (
+        "ce",
+        TWO_MIXTURES,
+        "mixup = 0.0; expected mixup, cutmix or both above 0: method 'mixture-consistency' learns",
+    ),
+    (
+        "mixup",
+        {**TWO_MIXTURES, "representation.cutmix": 0.5},
+        "cutmix = 0.5; expected 1.0, as mixup has: one share serves both views of method 'mixture",
+    ),
+    ("mixup", {**TWO_MIXTURES, "representation.sam": 0.1}, 'expected 0: method = "mixture-cons'),
+    ("mixup", {**TWO_MIXTURES, "representation.weight": -1.0}, "weight=-1.0; expected a finite"),
+    ("mixup", {**TWO_MIXTURES, "representation.projection": 0}, "projection=0; expected at least"),
     (
         "ldam",
         {"representation.head": "linear"},
@@ -118,6 +140,14 @@ def test_it_is_refused_with_the_reason(name, changes, words):
     with pytest.raises(RecipeError, match=re.escape(words)) as told:
         load_recipe(name).with_overrides(changes)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("mixing", [{"mixup": 0.5}, {"cutmix": 0.5}, {"mixup": 1, "cutmix": 1.0}])
+@pytest.mark.parametrize("parts", [{}, {"head": "cosine"}, {"loss": "logit-adjusted"}])
+def test_two_mixtures_take_one_kind_or_both_alike_and_any_head_and_loss(mixing, parts):
+    changes = {f"representation.{key}": value for key, value in (mixing | parts).items()}
+    recipe = load_recipe("ce").with_overrides(TWO_MIXTURES | changes)
+    assert recipe.representation.method_options == {"weight": 4.0, "projection": 256}
 
 
 @pytest.mark.parametrize("first", ["ce-resnet32", "dro-lt", "wd"])

@@ -102,6 +102,24 @@ def torchvision_op(images, op, strength, fill=128):
     return torch.stack([ops[op](image) for image in images])
 
 
+def cutmix_loop(images, partner, weight, centre):
+    """Paste boxes pixel by pixel."""
+    mixed, others = images.clone(), images[partner]
+    _, _, height, width = images.shape
+    halves = [
+        int(np.float32(np.sqrt(np.float32(1 - weight))) * side) // 2 for side in (height, width)
+    ]
+    middle = [int(centre[0] * height), int(centre[1] * width)]
+    area = 0
+    for y in range(height):
+        for x in range(width):
+            rows = middle[0] - halves[0] <= y < middle[0] + halves[0]
+            if rows and middle[1] - halves[1] <= x < middle[1] + halves[1]:
+                mixed[:, :, y, x] = others[:, :, y, x]
+                area += 1
+    return mixed, 1 - area / (height * width)
+
+
 class Kernels(TorchDispatchMode):
     """Count the ops that would launch a kernel and refuse those that a CUDA graph cannot hold."""
 

@@ -56,6 +56,12 @@ def trained(how, data, **options):
         {"sam": 0.1, "ema": 0.9, "max_norm": 0.5, "mixup": 0.5},
         {"mixup": 0.5},
         {"augment": ("crop", "autoaugment", "cutout")},
+        {
+            "method": "mixture-consistency",
+            "second_view": ("crop", "flip"),
+            "mixup": 1.0,
+            "cutmix": 1.0,
+        },
     ],
 )
 def test_captured_steps_are_the_plain_ones(changes):

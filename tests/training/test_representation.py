@@ -119,6 +119,9 @@ VARIANTS = {
     "re-weighted": dataclasses.replace(SETTINGS, loss_options={"reweight_from": 1}),
     "sharpness-aware": dataclasses.replace(SETTINGS, sam=0.1),
     "mixed": dataclasses.replace(SETTINGS, mixup=0.4, cutmix=1.0, ema=0.9),
+    "two mixtures": dataclasses.replace(
+        SETTINGS, method="mixture-consistency", second_view=("flip",), mixup=1.0, cutmix=1.0
+    ),
 }
 
 

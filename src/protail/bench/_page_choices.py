@@ -10,14 +10,18 @@ from protail.bench.cells import Cells
 from protail.bench.paper import paper_value
 from protail.bench.rows import Row
 from protail.bench.summaries import Summary, ranked_rows, summarize
-from protail.bench.tables import CHOICES, TABLES, Table
+from protail.bench.tables import CHOICES, CIFAR100, TABLES, Table
 from protail.bench.tuning import stage_1_of
+from protail.data.sets import long_tailed_counts
+from protail.recipes._aside_data import aside_counts
 
 _TITLE = "## The best setting of the prototype classifier, on held-out training images"
 _STRONG_TITLE = "## The strongest prototypes, on held-out training images"
 _TAU_TITLE = "## The tau of normalised weights, on held-out training images"
 _COMBINED_TITLE = "## Prototypes on other methods, on held-out training images"
 _MAX_TITLE = "## The decay of weights under a limit, on held-out training images"
+# Images of the largest class of CIFAR-100, and classes.
+_SIZE = (500, 100)
 # Rows that are shown; the cells have the others.
 _BEST_SHOWN = 10
 # Classifiers, by the first words of their labels.
@@ -96,20 +100,49 @@ def _run(table: Table, ranked: _Ranked) -> str:
 
 def _about(table: Table, backbone: str, said: str) -> Iterator[str]:
     yield from (f"### {table.title} ({backbone})", "")
+    judged_on, doubt = _judged_aside(table) if table.aside_from else _judged_held_out(table)
     yield (
-        f"Mean accuracy of the classes, mirrored, on {100 * table.held_out:g} % of each class's "
-        "training images, which neither stage has seen; no test image was seen either. "
-        f"{counted(len(table.seeds), 'split')}. Which values were tried was informed by earlier "
-        "results on test images; the choice among them was not. With so few held-out images of "
-        f"rare classes, differences below about a point are noise. {said}"
+        f"Mean accuracy of the classes, mirrored, on {judged_on}, which neither stage has seen; no "
+        f"test image was seen either. {counted(len(table.seeds), _one_of(table))}. Which values "
+        "were tried was informed by earlier results on test images; the choice among them was not. "
+        f"{doubt} {said}"
     )
     yield ""
+
+
+def _judged_held_out(table: Table) -> tuple[str, str]:
+    """Say which images a table is judged on, and how sure it is."""
+    return f"{100 * table.held_out:g} % of each class's training images", (
+        "With so few held-out images of rare classes, differences below about a point are noise."
+    )
+
+
+def _judged_aside(table: Table) -> tuple[str, str]:
+    """Say the same where a wider draw has the images."""
+    counts = (long_tailed_counts(*_SIZE, ratio) for ratio in (table.aside_from, CIFAR100.imbalance))
+    _, n = aside_counts(*counts)
+    # An accuracy of one half has the largest error.
+    error = 50 / (n * _SIZE[1]) ** 0.5
+    return (
+        f"training images that imbalance {table.aside_from:g} keeps and "
+        f"{CIFAR100.imbalance:g} leaves, {n} of every class and the same for all seeds (the "
+        "largest classes leave fewer: there, as many as lack are not learned from)"
+    ), (
+        f"By chance of the images alone, a mean has a standard error of about {error:.1f} points, "
+        "and so, roughly, has the difference of two trainings; that of two classifiers on the same "
+        "features is smaller."
+    )
+
+
+def _one_of(table: Table) -> str:
+    """Name what a table has one of for each seed."""
+    return "seed" if table.aside_from else "split"
 
 
 def _choice(table: Table, backbone: str, said: str, shown: _Ranked) -> Iterator[str]:
     yield from _about(table, backbone, said)
     # How hard a split is differs more than settings do: each stands for itself.
-    splits = [f"split {seed}" for seed in table.seeds]
+    splits = [f"{_one_of(table)} {seed}" for seed in table.seeds]
     yield from header("setting", *(["mean"] if len(splits) > 1 else []), *splits)
     for row, score in shown:
         values = [f"{value:.2f}" for value in score.values]

@@ -11,7 +11,7 @@ from typing import Any
 
 from protail._files import new_file
 from protail.bench.wanted import Cell, Draw, cell_key
-from protail.recipes import Recipe, RecipeError
+from protail.recipes import Recipe
 
 _FORMAT, _VERSION = "protail-cell", 1
 GROUPS = ("many", "medium", "few", "all")
@@ -224,7 +224,7 @@ def _key_of(record: Mapping[str, Any], file: Path) -> str:
     try:
         recipe = Recipe.from_resolved(record["recipe"])
         return cell_key(recipe, Draw(**record["data"]), record["seed"])
-    except (KeyError, TypeError, AttributeError, RecipeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _no_cell(file, f"its recipe, data or seed cannot be read ({error})") from error
 
 

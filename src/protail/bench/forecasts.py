@@ -11,6 +11,7 @@ from protail.bench.cells import Cells
 from protail.bench.groups import Group
 from protail.bench.large import LARGE_SETS
 from protail.data.sets import long_tailed_counts
+from protail.recipes._aside_data import aside_counts
 
 # Images of the largest class, and classes. A step takes as long on either: images are as large.
 _SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
@@ -157,14 +158,21 @@ def _draws(stage: _Table, data: _Table) -> float:
         n_max, n_classes, n_images = large.n_max, large.n_classes, large.n_images
     else:
         n_max, n_classes = _SIZES.get(data["dataset"], _SOME_SIZE)
-        n_images = _n_images(n_max, n_classes, data["imbalance"])
+        ratios = data["imbalance"], data.get("aside_from", 0.0)
+        n_max, n_images = _learned_from(n_max, n_classes, *ratios)
     images = n_max * n_classes if stage["sampler"] == "class-balanced" else n_images
     return images * float(1 - data.get("held_out", 0.0))
 
 
 @cache
-def _n_images(n_max: int, n_classes: int, imbalance: float) -> int:
-    return int(long_tailed_counts(n_max, n_classes, min(imbalance, n_max)).sum())
+def _learned_from(
+    n_max: int, n_classes: int, imbalance: float, aside_from: float
+) -> tuple[int, int]:
+    """Count the images of the largest class, and of all, that a draw gives to learn from."""
+    counts = long_tailed_counts(n_max, n_classes, min(imbalance, n_max))
+    if aside_from:
+        counts, _ = aside_counts(long_tailed_counts(n_max, n_classes, aside_from), counts)
+    return int(counts.max()), int(counts.sum())
 
 
 def _seconds_of_heads(group: Group, known: Sequence[_Table]) -> float:

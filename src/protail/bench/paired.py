@@ -177,7 +177,7 @@ def group_images(
     if len(draws) != 1:
         raise ValueError(f"results are about {len(draws)} draws; expected one.")
     [draw] = draws
-    if draw.dataset != _WITH_LABELS or draw.held_out:
+    if draw.dataset != _WITH_LABELS or draw.held_out or draw.aside_from:
         return None
     images = _images_of(group, draw.imbalance)
     return images if all(_fits(result, images, group, view) for result in found) else None

@@ -9,6 +9,7 @@ same way; prototypes on RIDE and on PaCo on the first split alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 from protail.bench.rows import AS_PC, AUGMENT_OF_PROTOTYPES, Row
@@ -23,15 +24,19 @@ STAGE_1: dict[str, dict[str, Any]] = {
 }
 
 
-def prototypes_of_one_length(cosine_rates: Iterable[float]) -> dict[str, dict[str, Any]]:
+def prototypes_of_one_length(
+    cosine_rates: Iterable[float],
+    *,
+    radii: Iterable[float] = (8.0, 16.0, 24.0, 32.0),
+    taus: Iterable[float] = (0.25, 0.5, 0.75, 1.0),
+) -> dict[str, dict[str, Any]]:
     """Name settings of prototypes on features of one length, and by cosine at some rates."""
     variants: dict[str, dict[str, Any]] = {}
-    for radius in (8.0, 16.0, 24.0, 32.0):
-        for tau in (0.25, 0.5, 0.75, 1.0):
-            variants[f"radius {radius:g}, tau {tau:g}"] = {
-                "classifier.normalize": radius,
-                "classifier.tau": tau,
-            }
+    for radius, tau in product(radii, taus):
+        variants[f"radius {radius:g}, tau {tau:g}"] = {
+            "classifier.normalize": radius,
+            "classifier.tau": tau,
+        }
     middle = {"classifier.normalize": 16.0, "classifier.tau": 0.5}
     variants["radius 16, tau 0.5, rate 1"] = middle | {"classifier.lr": 1.0}
     variants["radius 16, tau 0.5, rate 16"] = middle | {"classifier.lr": 16.0}

@@ -35,12 +35,17 @@ class Draw:
         Of the images that are held out.
     miniature : int
         Training images of a set that only goes by the data set's name; 0 where it is the real one.
+    aside_from : float
+        The smaller ratio whose images, as far as this draw leaves them, stand in the place of the
+        test images; 0 where it is not these.
 
     Examples
     --------
     >>> from protail.bench.wanted import Draw
     >>> Draw("cifar100-lt", 100).folder, Draw("cifar100-lt", 100, held_out=0.2).folder
     ('cifar100-lt-100', 'cifar100-lt-100-held-out')
+    >>> Draw("cifar100-lt", 100, aside_from=10).folder
+    'cifar100-lt-100-aside'
     >>> Draw("imagenet-lt").folder, Draw("imagenet-lt", miniature=2000).folder
     ('imagenet-lt', 'imagenet-lt-miniature-2000')
     """
@@ -51,13 +56,21 @@ class Draw:
     held_out: float = 0.0
     held_out_seed: int = 0
     miniature: int = 0
+    aside_from: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.held_out and self.aside_from:
+            raise ValueError(
+                f"held_out={self.held_out!r} and aside_from={self.aside_from!r}; expected one of "
+                "them, and 0 for the other."
+            )
 
     @property
     def folder(self) -> str:
         """The folder its cells are kept in."""
         ratio = f"-{self.imbalance:g}" if self.imbalance else ""
         kind = "" if self.selection == "shuffled" else f"-{self.selection}"
-        judged = "-held-out" if self.held_out else ""
+        judged = "-held-out" if self.held_out else "-aside" if self.aside_from else ""
         small = f"-miniature-{self.miniature}" if self.miniature else ""
         return f"{self.dataset}{ratio}{kind}{judged}{small}"
 
@@ -119,6 +132,8 @@ class Cell:
         if self.draw.held_out:
             words += ["--held-out", f"{self.draw.held_out:g}"]
             words += ["--held-out-seed", str(self.draw.held_out_seed)]
+        if self.draw.aside_from:
+            words += ["--aside-from", f"{self.draw.aside_from:g}"]
         for key, value in self.overrides.items():
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--set", f"{key}={text}"]
@@ -174,6 +189,8 @@ def _digest(recipe: str, draw: Draw, seed: int) -> str:
     data: list[Any] = [draw.dataset, float(draw.imbalance), draw.selection]
     if draw.held_out:
         data += [draw.held_out, draw.held_out_seed]
+    if draw.aside_from:
+        data += ["aside", float(draw.aside_from)]
     if draw.miniature:
         data += ["miniature", draw.miniature]
     return hashlib.sha256(json.dumps([recipe, data, seed]).encode()).hexdigest()

@@ -36,11 +36,17 @@ class Images:
         from dataclasses import replace
 
         from protail.cli._dataset_options import hold_out
+        from protail.recipes.search import aside_data
 
         # What is in a folder is the same whatever it is taken for.
         draw = replace(draw, miniature=0)
         if draw not in self._found:
-            data = self._drawn(draw) if draw.imbalance else self._listed(draw)
+            if draw.aside_from:
+                narrow = replace(draw, aside_from=0.0)
+                wide = replace(narrow, imbalance=draw.aside_from)
+                data = aside_data(self(wide), self(narrow))
+            else:
+                data = self._drawn(draw) if draw.imbalance else self._listed(draw)
             if draw.held_out:
                 data = hold_out(data, draw.held_out, draw.held_out_seed)
             self._found[draw] = data

@@ -26,6 +26,7 @@ __all__ = [
     "TestShare",
     "check_test_images",
     "hold_out",
+    "load_aside",
     "load_data",
     "load_images",
 ]
@@ -95,6 +96,39 @@ def hold_out(data: DataSet | FeatureData, share: float, seed: int) -> DataSet:
     if not 0 < share < 1:
         raise ValueError(f"--held-out {share:g}; expected a share above 0 and below 1.")
     return held_out_data(require_images(data, "hold some of out"), share=share, seed=seed)
+
+
+def load_aside(name: str, root: Path | None, ratio: float, **options: Any) -> DataSet:
+    """Load a draw, and put what the one at a smaller ratio adds in the place of the test images.
+
+    Parameters
+    ----------
+    name, root, **options
+        As for `load_data`.
+    ratio : float
+        The smaller ratio.
+
+    Returns
+    -------
+    DataSet
+        What `protail.recipes.search.aside_data` makes of both draws.
+    """
+    from protail.data.sets import require_images
+    from protail.recipes.search import aside_data
+
+    if not ratio >= 1:
+        raise ValueError(
+            f"--aside-from {ratio:g}; expected a ratio of at least 1, smaller than that of the "
+            "draw (--imbalance)."
+        )
+    narrow = require_images(load_data(name, root, **options), "judge aside")
+    if "imbalance" not in narrow.description:
+        raise ValueError(
+            f"--aside-from {ratio:g}: data set {narrow.name!r} was not cut to a long tail; "
+            "expected a draw, which leaves images to judge on. Take --held-out."
+        )
+    wide = load_data(name, root, **{**options, "imbalance": ratio})
+    return aside_data(require_images(wide, "judge aside"), narrow)
 
 
 def check_test_images(data: DataSet | FeatureData, what_to_do: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from protail._messages import counted
 from protail.backbones import make_backbone
-from protail.cli._dataset_options import hold_out, load_data
+from protail.cli._dataset_options import hold_out, load_aside, load_data
 from protail.cli._devices import find_device
 from protail.data.sets import DataSet, DataSetError, FeatureData
 from protail.data.sets.registry import DATA_SETS
@@ -80,7 +80,7 @@ def _load_recorded(
         )
     options = _recorded_options(source, recorded)
     try:
-        data = load_data(source, data_root, lists=lists, **options)
+        data = _load(source, data_root, recorded, lists=lists, **options)
     except DataSetError as error:
         if dataset is not None:
             raise
@@ -88,8 +88,6 @@ def _load_recorded(
             f"{run.folder}: {error} Where it was trained on an exported draw, --dataset "
             "PATH_OF_THE_DRAW reads the data from there."
         ) from error
-    if share := recorded.get("held_out"):
-        data = hold_out(data, share, recorded["held_out_seed"])
     there, found = {"name": name, **recorded}, data_record(data)
     # Of runs from before images were recorded, nothing but their numbers is known.
     images, images_found = there.pop("images", None), found.pop("images", None)
@@ -109,6 +107,18 @@ def _load_recorded(
             f"of the run (in {', '.join(_differing_parts(images, images_found))}); expected the "
             "same ones. Check --dataset and --data-root."
         )
+    return data
+
+
+def _load(
+    source: str, root: Path | None, recorded: dict[str, Any], **options: Any
+) -> DataSet | FeatureData:
+    """Load data with what was judged on, where it is not the test images, in their place."""
+    if ratio := recorded.get("aside_from"):
+        return load_aside(source, root, ratio, **options)
+    data = load_data(source, root, **options)
+    if share := recorded.get("held_out"):
+        return hold_out(data, share, recorded["held_out_seed"])
     return data
 
 

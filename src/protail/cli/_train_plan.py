@@ -178,6 +178,7 @@ def _run_name(recipe: Recipe, data: DataSet | FeatureData, *, changed: bool) -> 
     words += [f"{drawn['imbalance']:g}"] if drawn.get("imbalance") is not None else []
     words += [drawn[key] for key, usual in _USUAL_DRAW.items() if drawn.get(key, usual) != usual]
     words += ["held-out"] if "held_out" in drawn else []
+    words += ["aside"] if "aside_from" in drawn else []
     return "-".join(words)
 
 

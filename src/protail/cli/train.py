@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,10 +46,16 @@ HeldOut = Annotated[
     ),
 ]
 HeldOutSeed = Annotated[int, typer.Option(metavar="NUMBER", help="Of what is held out.")]
+AsideFrom = Annotated[
+    float,
+    typer.Option(
+        metavar="RATIO", help="Judge on images that this wider draw adds.", show_default=False
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="DIR", help="Run to write; for several seeds, a folder of runs."
+        "-o", "--output", metavar="DIR", help="Run to write; for several seeds, their folder."
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
@@ -81,6 +88,7 @@ def train(
     test_share: TestShare = None,
     held_out: HeldOut = 0.0,
     held_out_seed: HeldOutSeed = 0,
+    aside_from: AsideFrom = 0.0,
     seed: Seeds = None,
     changes: Set = None,
     output: Output = None,
@@ -99,7 +107,7 @@ def train(
     All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
     file of features only the classifier is learned.
     """
-    from protail.cli._dataset_options import check_test_images, hold_out, load_data
+    from protail.cli._dataset_options import check_test_images, hold_out, load_aside, load_data
     from protail.cli._train_plan import make_plan, say_plan
     from protail.cli.recipes import read_changes
     from protail.recipes import load_recipe
@@ -109,7 +117,13 @@ def train(
     named = load_recipe(recipe)
     chosen = named.with_overrides(read_changes(changes or []))
     _check_data_root(dataset, data_root)
-    data = load_data(
+    if held_out and aside_from:
+        raise ValueError(
+            f"--held-out {held_out:g} and --aside-from {aside_from:g} are given; expected one of "
+            "them. Each says what to judge on."
+        )
+    load = partial(load_aside, ratio=aside_from) if aside_from else load_data
+    data = load(
         dataset,
         data_root,
         imbalance=imbalance,

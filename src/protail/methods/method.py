@@ -26,6 +26,9 @@ class ImageBatch(NamedTuple):
         Where images are mixed, how much of each belongs to ``labels``.
     second : Tensor, shape (batch, channels, height, width), or None
         Where a method needs two views, the same images augmented another way.
+    second_share : Tensor, shape (), or None
+        Where images are mixed, how much of each of ``second`` belongs to ``labels``; the rest
+        belongs to ``other``, as in the first view.
     """
 
     images: Tensor
@@ -33,6 +36,7 @@ class ImageBatch(NamedTuple):
     other: Tensor | None = None
     share: Tensor | None = None
     second: Tensor | None = None
+    second_share: Tensor | None = None
 
 
 class Method(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -25,7 +25,7 @@ def register_method(
     views: int = 1,
     heads: Sequence[str] = (),
     losses: Sequence[str] = (),
-    mixes: bool = True,
+    mixes: bool | Literal["always"] = True,
     pretrained: bool = False,
 ) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
@@ -38,8 +38,9 @@ def register_method(
         How many augmented views of each image a step needs; the second is ``batch.second``.
     heads, losses : sequence of str
         The heads and losses it can work with; empty for any.
-    mixes : bool
-        Whether it can learn from mixtures of images; with two views it never can.
+    mixes : bool or "always"
+        Whether it can learn from mixtures of images, or learns from nothing else. Two views of an
+        image are mixed with the same partner.
     pretrained : bool
         Whether it goes on from a backbone and a head that have been trained before.
 
@@ -63,12 +64,14 @@ def register_method(
     """
     if views not in (1, 2):
         raise ValueError(f"views={views!r}; expected 1 or 2.")
+    if mixes not in (True, False, "always"):
+        raise ValueError(f"mixes={mixes!r}; expected True, False or 'always'.")
     return METHODS.register(
         name,
         views=views,
         heads=tuple(heads),
         losses=tuple(losses),
-        mixes=mixes and views == 1,
+        mixes=mixes,
         pretrained=pretrained,
     )
 

@@ -169,10 +169,24 @@ def _check_views(settings: RepresentationSettings, place: Place) -> None:
         raise place.at("second_view").unexpected(
             list(settings.second_view), f"none: method {settings.method!r} looks at one view"
         )
-    if not needs.get("mixes", True) and (settings.mixup or settings.cutmix):
-        raise place.at("mixup" if settings.mixup else "cutmix").unexpected(
-            settings.mixup or settings.cutmix,
-            f"0: method {settings.method!r} cannot learn from mixtures of images",
+    _check_mixing(settings, place, needs.get("mixes", True), views)
+
+
+def _check_mixing(
+    settings: RepresentationSettings, place: Place, mixes: bool | str, views: int
+) -> None:
+    method, mixup, cutmix = settings.method, settings.mixup, settings.cutmix
+    if not mixes and (mixup or cutmix):
+        raise place.at("mixup" if mixup else "cutmix").unexpected(
+            mixup or cutmix, f"0: method {method!r} cannot learn from mixtures of images"
+        )
+    if mixes == "always" and not (mixup or cutmix):
+        raise place.at("mixup").unexpected(
+            mixup, f"mixup, cutmix or both above 0: method {method!r} learns from mixtures alone"
+        )
+    if views == 2 and mixup and cutmix and mixup != cutmix:
+        raise place.at("cutmix").unexpected(
+            cutmix, f"{mixup}, as mixup has: one share serves both views of method {method!r}"
         )
 
 

@@ -51,11 +51,7 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     >>> held_out_data(DataSet("insects", images, images))
     DataSet(insects: 13 train, 3 test, 3 classes)
     """
-    if data.classifier_train is not None:
-        raise ValueError(
-            f"{data.name}: its two stages learn from different images; expected the same ones, so "
-            "that neither sees what is held out. Take selection 'shuffled' or 'first'."
-        )
+    check_stages(data)
     images = data.train
     kept, held = split(images.labels, share=share, groups=_same_images(images), seed=seed)
     if not held.size:
@@ -72,6 +68,15 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
         # Groups are those of the whole: what is held out makes no class rarer.
         group_counts=images.profile.counts,
     )
+
+
+def check_stages(data: DataSet) -> None:
+    """Raise unless both stages learn from the same images."""
+    if data.classifier_train is not None:
+        raise ValueError(
+            f"{data.name}: its two stages learn from different images; expected the same ones, so "
+            "that neither sees what is held out. Take selection 'shuffled' or 'first'."
+        )
 
 
 def _same_images(images: ImageSet) -> NDArray[np.int64]:

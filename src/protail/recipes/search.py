@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.sets import DataSet
+from protail.recipes._aside_data import aside_data
 from protail.recipes._recipe import Recipe
 from protail.recipes._search_data import SCORES, check_score, held_out_data
 from protail.recipes._search_journal import PRUNERS, Journal
@@ -32,6 +33,7 @@ __all__ = [
     "SearchResult",
     "SearchTrial",
     "SearchedKey",
+    "aside_data",
     "held_out_data",
     "read_searched_keys",
     "run_search",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protail.data import RowSampler
-from protail.data.augment import Augment, mix
+from protail.data.augment import Augment, Mixed, mix
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
 
@@ -59,6 +59,66 @@ class Feed(Protocol):
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images as they are, ready for the backbone, in large batches."""
+
+
+def mix_views(
+    batch: ImageBatch,
+    share: Tensor,
+    places: Tensor,
+    epoch: int | Tensor,
+    *,
+    kind: str,
+    seed: int,
+) -> ImageBatch:
+    """Mix the images of a batch, in both views where there are two.
+
+    A second view meets the same partners with the same share. With "mixup-cutmix" the first view
+    is then always blended and the second pasted, both by mixup's share, so that both hold as much
+    of the partner, up to the border that clips a box. Pure tensor code.
+
+    Parameters
+    ----------
+    batch : ImageBatch
+        On the device, and not mixed.
+    share : Tensor, shape () or (2,)
+        How much of each image is kept.
+    places : Tensor of int, shape (batch,)
+        Places in the stream of the epoch.
+    epoch : int or Tensor of int, shape ()
+        Which epoch it is.
+    kind : {"mixup", "cutmix", "mixup-cutmix"}
+        How images are mixed.
+    seed : int
+        Same seed, same partners.
+
+    Returns
+    -------
+    ImageBatch
+        With the true share of each view.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.methods import ImageBatch
+    >>> from protail.training.feeds import mix_views
+    >>> views = ImageBatch(
+    ...     torch.ones(2, 3, 8, 8), torch.arange(2), second=torch.ones(2, 3, 8, 8)
+    ... )
+    >>> share, places = torch.tensor([0.75, 0.1]), torch.arange(2)
+    >>> mixed = mix_views(views, share, places, 0, kind="mixup-cutmix", seed=3)
+    >>> mixed.share, mixed.second_share  # a box of 4 x 4 pixels, inside the image
+    (tensor(0.7500), tensor(0.7500))
+    """
+
+    def mixed(images: Tensor, share: Tensor, kind: str) -> Mixed:
+        return mix(images, batch.labels, share, places, epoch, kind=kind, seed=seed)
+
+    if batch.second is None:
+        return ImageBatch(*mixed(batch.images, share, kind))
+    kinds, first_share = kind.split("-"), share.flatten()[0]
+    first = mixed(batch.images, first_share, kinds[0])
+    second = mixed(batch.second, first_share, kinds[-1])
+    return ImageBatch(*first, second=second.images, second_share=second.weight)
 
 
 class ResidentFeed:
@@ -160,21 +220,19 @@ class ResidentFeed:
         """
         pixels = self._pixels[batch.rows]
         images = self._augment(pixels, batch.places, batch.epoch)
-        labels = self.labels[batch.rows]
+        augment = self._second
+        second = None if augment is None else augment(pixels, batch.places, batch.epoch)
+        views = ImageBatch(images, self.labels[batch.rows], second=second)
         if self._mixing is None or batch.share is None:
-            second = self._second
-            other_view = None if second is None else second(pixels, batch.places, batch.epoch)
-            return ImageBatch(images, labels, second=other_view)
-        mixed = mix(
-            images,
-            labels,
+            return views
+        return mix_views(
+            views,
             batch.share,
             batch.places,
             batch.epoch,
             kind=self._mixing,
             seed=self._seed,
         )
-        return ImageBatch(*mixed)
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images as they are, ready for the backbone.

@@ -17,12 +17,11 @@ from protail.data.augment import (
     LoaderTransform,
     make_augment,
     make_loader_transform,
-    mix,
 )
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
 from protail.training._randomness import derived_seed
-from protail.training.feeds import CLEAN_BATCH, Feed, ResidentFeed
+from protail.training.feeds import CLEAN_BATCH, Feed, ResidentFeed, mix_views
 
 # Images of files are large: the batches in which nothing is learned are smaller.
 _CLEAN_FILES = CLEAN_BATCH // 4
@@ -104,14 +103,18 @@ class LoaderFeed:
         loaded = self._load(reader, batch_size)
         for number, ((images, *others), chosen, keys) in enumerate(loaded, start):
             labels = self.labels[chosen.to(self._device)]
+            batch = ImageBatch(images, labels, second=others[0] if others else None)
             if self._mixing is None or shares is None:
-                yield ImageBatch(images, labels, second=others[0] if others else None)
+                yield batch
                 continue
-            moved = images.to(self._device, non_blocking=True)
-            keys = keys.to(self._device)
-            share = shares[number]
-            kind, seed = self._mixing, self._seed
-            yield ImageBatch(*mix(moved, labels, share, keys, epoch, kind=kind, seed=seed))
+            yield mix_views(
+                self(batch),
+                shares[number],
+                keys.to(self._device),
+                epoch,
+                kind=self._mixing,
+                seed=self._seed,
+            )
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Move a batch to the device.

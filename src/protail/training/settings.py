@@ -49,7 +49,8 @@ class RepresentationSettings:
         For methods that compare two views of an image: what happens to it in the second one.
     mixup, cutmix : float
         Alpha of the Beta distribution of the shares; 0 mixes nothing. With both, each step
-        takes one of them, with a share of its own distribution.
+        takes one of them, with a share of its own distribution; of two views, the first takes
+        mixup and the second CutMix, with one share.
     max_norm : float
         How long a row of the head's weights may be after a step; 0 lets it be.
     sam : float

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from protail.data.augment import mix, mix_weights, uniforms
 from protail.data.augment._mix import _PURPOSE
-from reference.augment import Kernels
+from reference.augment import Kernels, cutmix_loop
 
 
 def batch(n=8, size=(12, 10), seed=0):
@@ -17,24 +17,6 @@ def batch(n=8, size=(12, 10), seed=0):
 
 def draws(index, epoch, seed=0):
     return uniforms(seed, epoch, index, _PURPOSE, 4)
-
-
-def cutmix_loop(images, partner, weight, centre):
-    """Paste boxes pixel by pixel."""
-    mixed = images.clone()
-    _, _, height, width = images.shape
-    halves = [
-        int(np.float32(np.sqrt(np.float32(1 - weight))) * side) // 2 for side in (height, width)
-    ]
-    middle = [int(centre[0] * height), int(centre[1] * width)]
-    area = 0
-    for y in range(height):
-        for x in range(width):
-            rows = middle[0] - halves[0] <= y < middle[0] + halves[0]
-            if rows and middle[1] - halves[1] <= x < middle[1] + halves[1]:
-                mixed[:, :, y, x] = images[partner][:, :, y, x]
-                area += 1
-    return mixed, 1 - area / (height * width)
 
 
 @settings(max_examples=30)
@@ -125,6 +107,27 @@ def test_partners_change_with_the_epoch_and_the_seed():
     ]
     assert all(sorted(partner) == list(range(32)) for partner in partners)
     assert partners[0] != partners[1] != partners[2] != partners[0]
+
+
+def test_another_view_gets_the_same_partners_and_the_same_box():
+    """Whatever the images and the labels are: what is drawn hangs on the indices alone."""
+    images, labels, index = batch()
+    other_view = torch.randn(images.shape, generator=torch.Generator().manual_seed(9))
+    weight = torch.tensor(0.4)
+    for epoch in range(5):
+        partner = draws(index, epoch)[:, 0].argsort(stable=True)
+        pasted = []
+        for view in (images, other_view):
+            for kind in ("mixup", "cutmix"):
+                mixed = mix(view, labels, weight, index, epoch, kind=kind)
+                assert torch.equal(mixed.other_labels, labels[partner])
+            pasted.append(mixed)
+        first, second = (
+            (each.images != view).any(1).any(0)
+            for each, view in zip(pasted, (images, other_view), strict=True)
+        )
+        assert torch.equal(first, second)
+        assert pasted[0].weight == pasted[1].weight
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])

@@ -83,7 +83,8 @@ def mix(
     """Mix every image of a batch with another one of it.
 
     Partners, boxes and the choice between the kinds depend on seed, epoch and the indices of the
-    batch alone. Pure tensor code that a CUDA graph can hold.
+    batch alone: another view of the same images, or another kind, gets the same. Pure tensor code
+    that a CUDA graph can hold.
 
     Parameters
     ----------
