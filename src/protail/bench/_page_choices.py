@@ -36,12 +36,17 @@ def choices_section(cells: Cells) -> str:
         for name in ("tuning-ride", "tuning-paco")
         for line in _tried(CHOICES[name], cells, _BEST_SHOWN)
     ]
+    strong = [
+        line
+        for name in ("strong-stage-1", "strong-consistent")
+        for line in _strong(CHOICES[name], cells)
+    ]
     sections = (
         (_TITLE, _best_setting(cells)),
         (_TAU_TITLE, _tried(CHOICES["tuning-tau"], cells)),
         (_MAX_TITLE, _tried(CHOICES["tuning-max"], cells)),
         (_COMBINED_TITLE, combined),
-        (_STRONG_TITLE, _strong(CHOICES["strong-stage-1"], cells)),
+        (_STRONG_TITLE, strong),
     )
     return "\n".join("\n".join([title, "", *lines]) for title, lines in sections if lines)
 

@@ -12,7 +12,12 @@ from protail.bench.comparisons import COMPARISONS, Comparison
 from protail.bench.large import LARGE
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
-from protail.bench.strong import STRONG_STAGE_1, STRONG_STAGE_2
+from protail.bench.strong import (
+    CONSISTENT_STAGE_1,
+    CONSISTENT_STAGE_2,
+    STRONG_STAGE_1,
+    STRONG_STAGE_2,
+)
 from protail.bench.tuning import (
     DECAYS,
     ON_CONTRAST,
@@ -143,6 +148,12 @@ TABLES = {
 }
 # Tables that choices are made by: none of their cells knows a test image.
 _CHOSEN_ON: dict[str, Any] = {"backbones": {"ResNet-34": "wd"}, "held_out": 0.2}
+# Where stages 1 differ by less than a fifth of the draw can tell.
+_CHOSEN_ASIDE: dict[str, Any] = {
+    "backbones": {"ResNet-34": "wd"},
+    "seeds": (0,),
+    "aside_from": 10,
+}
 CHOICES = {
     table.name: table
     for table in (
@@ -192,9 +203,13 @@ CHOICES = {
             "strong-stage-1",
             "Which stronger stage 1 prototypes do best on",
             crossed(STRONG_STAGE_1, STRONG_STAGE_2),
-            seeds=(0,),
-            backbones=_CHOSEN_ON["backbones"],
-            aside_from=10,
+            **_CHOSEN_ASIDE,
+        ),
+        Table(
+            "strong-consistent",
+            "Which consistent mixtures prototypes do best on",
+            crossed(CONSISTENT_STAGE_1, CONSISTENT_STAGE_2),
+            **_CHOSEN_ASIDE,
         ),
     )
 }

@@ -29,20 +29,23 @@ def prototypes_of_one_length(
     *,
     radii: Iterable[float] = (8.0, 16.0, 24.0, 32.0),
     taus: Iterable[float] = (0.25, 0.5, 0.75, 1.0),
+    middle: tuple[float, float] = (16.0, 0.5),
 ) -> dict[str, dict[str, Any]]:
-    """Name settings of prototypes on features of one length, and by cosine at some rates."""
+    """Name settings of prototypes on features of one length, and by cosine at some rates.
+
+    At the middle radius and tau the rate and the images are varied too.
+    """
     variants: dict[str, dict[str, Any]] = {}
     for radius, tau in product(radii, taus):
         variants[f"radius {radius:g}, tau {tau:g}"] = {
             "classifier.normalize": radius,
             "classifier.tau": tau,
         }
-    middle = {"classifier.normalize": 16.0, "classifier.tau": 0.5}
-    variants["radius 16, tau 0.5, rate 1"] = middle | {"classifier.lr": 1.0}
-    variants["radius 16, tau 0.5, rate 16"] = middle | {"classifier.lr": 16.0}
-    variants["radius 16, tau 0.5, crop and flip"] = middle | {
-        "classifier.augment": ["crop", "flip"]
-    }
+    radius, tau = middle
+    name = f"radius {radius:g}, tau {tau:g}"
+    variants[f"{name}, rate 1"] = variants[name] | {"classifier.lr": 1.0}
+    variants[f"{name}, rate 16"] = variants[name] | {"classifier.lr": 16.0}
+    variants[f"{name}, crop and flip"] = variants[name] | {"classifier.augment": ["crop", "flip"]}
     for rate in cosine_rates:
         variants[f"cosine, rate {rate:g}"] = {
             "classifier.distance": "cosine",
