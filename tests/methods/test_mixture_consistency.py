@@ -16,7 +16,7 @@ from protail.losses.registry import make_loss
 from protail.methods import ImageBatch, make_method
 from protail.methods.registry import METHODS
 from protail.recipes.running import Job, Options, run_jobs
-from protail.training.feeds import mix_views
+from protail.training.mixtures import mix_views
 from reference.augment import Kernels
 from reference.mixture_consistency_by_loop import cosine_logits, disagreement, mixed_loss
 from reference.paco_by_loop import arrays, linear

@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from protail.recipes import RecipeError, load_recipe
+from protail.recipes._parts import PARTS
 from protail.training.making import build_method
+from protail.training.settings import PartnerSource
 
 TWO_MIXTURES = {
     "representation.method": "mixture-consistency",
@@ -49,6 +52,22 @@ WRONG = [
         "mixup",
         {**TWO_MIXTURES, "representation.cutmix": 0.5},
         "cutmix = 0.5; expected 1.0, as mixup has: one share serves both views of method 'mixture",
+    ),
+    (
+        "ce",
+        {"representation.partners": "class-balanced"},
+        'partners = "class-balanced"; expected "batch", or mixup, cutmix or both above 0: nothing',
+    ),
+    (
+        "mixup",
+        {"representation.partners": "class-balance"},
+        "representation.partners='class-balance' is unknown; expected one of 'batch', 'instance', "
+        "'class-balanced', 'square-root'. Did you mean 'class-balanced'?",
+    ),
+    (
+        "mixup",
+        {"representation.partners": "progressive"},
+        "representation.partners='progressive' is unknown; expected one of 'batch', 'instance', ",
     ),
     ("mixup", {**TWO_MIXTURES, "representation.sam": 0.1}, 'expected 0: method = "mixture-cons'),
     ("mixup", {**TWO_MIXTURES, "representation.weight": -1.0}, "weight=-1.0; expected a finite"),
@@ -148,6 +167,22 @@ def test_two_mixtures_take_one_kind_or_both_alike_and_any_head_and_loss(mixing, 
     changes = {f"representation.{key}": value for key, value in (mixing | parts).items()}
     recipe = load_recipe("ce").with_overrides(TWO_MIXTURES | changes)
     assert recipe.representation.method_options == {"weight": 4.0, "projection": 256}
+
+
+def test_every_sampler_that_needs_no_options_can_draw_partners():
+    samplers = PARTS["sampler"].registry
+    free = [
+        name
+        for name in samplers.names()
+        if not any(option.is_required for option in samplers.options(name).values())
+    ]
+    assert sorted(get_args(PartnerSource)) == sorted(["batch", *free])
+    for name in free:
+        for changes in ({}, TWO_MIXTURES):
+            recipe = load_recipe("mixup").with_overrides(
+                {**changes, "representation.partners": name}
+            )
+            assert recipe.representation.partners == name
 
 
 @pytest.mark.parametrize("first", ["ce-resnet32", "dro-lt", "wd"])

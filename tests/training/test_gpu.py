@@ -62,6 +62,14 @@ def trained(how, data, **options):
             "mixup": 1.0,
             "cutmix": 1.0,
         },
+        {"cutmix": 1.0, "partners": "class-balanced"},
+        {
+            "method": "mixture-consistency",
+            "second_view": ("crop", "flip"),
+            "mixup": 1.0,
+            "cutmix": 1.0,
+            "partners": "square-root",
+        },
     ],
 )
 def test_captured_steps_are_the_plain_ones(changes):

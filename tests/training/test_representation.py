@@ -122,6 +122,7 @@ VARIANTS = {
     "two mixtures": dataclasses.replace(
         SETTINGS, method="mixture-consistency", second_view=("flip",), mixup=1.0, cutmix=1.0
     ),
+    "drawn partners": dataclasses.replace(SETTINGS, cutmix=1.0, partners="class-balanced"),
 }
 
 

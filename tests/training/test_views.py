@@ -12,8 +12,8 @@ from protail.data.augment import mix, uniforms
 from protail.data.augment._mix import _PURPOSE
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
-from protail.training.feeds import mix_views
 from protail.training.loader import make_feed
+from protail.training.mixtures import mix_views
 from protail.training.representation import RepresentationTraining
 from reference.augment import Kernels, cutmix_loop
 from reference.small_images import small_images

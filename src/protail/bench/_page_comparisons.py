@@ -22,8 +22,9 @@ of one image take, a multiply-add as two; its mirror image takes as many again. 
 GPU time of one seed, stage 1 and a classifier: where several were trained together, each its share
 by what its steps take, and an equal one of what all classifiers took; of cells that do not know
 theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
-classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout. *As
-published*: with the rate and decay of its authors, but the last epoch, where they take the best.
+classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
+and flip*: without these. *As published*: with the rate and decay of its authors, but the last
+epoch, where they take the best.
 """
 # Columns that are ratios: the groups of classes are shown of this one.
 _GROUPS_OF = "100"
@@ -62,7 +63,8 @@ def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
     for row, entries in _rows(table).items():
         found = {entry.column: _found(table, entry, cells) for entry in entries}
         numbers = [
-            _number(table, found.get(column, []), _group(column)) for column in table.columns
+            _number(table, found[column], _group(column)) if column in found else ""
+            for column in table.columns
         ]
         yield line([row, _backbone(table, entries[0]), *numbers, *_costs(found.values())])
         printed = _printed(table, entries)

@@ -184,6 +184,10 @@ def _check_mixing(
         raise place.at("mixup").unexpected(
             mixup, f"mixup, cutmix or both above 0: method {method!r} learns from mixtures alone"
         )
+    if settings.partners != "batch" and not (mixup or cutmix):
+        raise place.at("partners").unexpected(
+            settings.partners, '"batch", or mixup, cutmix or both above 0: nothing is mixed'
+        )
     if views == 2 and mixup and cutmix and mixup != cutmix:
         raise place.at("cutmix").unexpected(
             cutmix, f"{mixup}, as mixup has: one share serves both views of method {method!r}"

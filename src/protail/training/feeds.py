@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from protail.data import RowSampler
-from protail.data.augment import Augment, Mixed, mix
+from protail.data.augment import Augment
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
+from protail.training.mixtures import Partners, mix_views
 
 # Images at a time where nothing is learned: enough to fill a GPU, few enough for a laptop.
 CLEAN_BATCH = 1024
@@ -31,12 +32,15 @@ class RowBatch(NamedTuple):
         Which epoch it is.
     share : Tensor, shape () or (2,), or None
         Where images are mixed, how much of each is kept.
+    partners : Tensor of int, shape (batch,), or None
+        Rows of the images that these are mixed with; None where they are mixed with one another.
     """
 
     rows: Tensor
     places: Tensor
     epoch: Tensor
     share: Tensor | None = None
+    partners: Tensor | None = None
 
 
 class Feed(Protocol):
@@ -61,66 +65,6 @@ class Feed(Protocol):
         """Give images as they are, ready for the backbone, in large batches."""
 
 
-def mix_views(
-    batch: ImageBatch,
-    share: Tensor,
-    places: Tensor,
-    epoch: int | Tensor,
-    *,
-    kind: str,
-    seed: int,
-) -> ImageBatch:
-    """Mix the images of a batch, in both views where there are two.
-
-    A second view meets the same partners with the same share. With "mixup-cutmix" the first view
-    is then always blended and the second pasted, both by mixup's share, so that both hold as much
-    of the partner, up to the border that clips a box. Pure tensor code.
-
-    Parameters
-    ----------
-    batch : ImageBatch
-        On the device, and not mixed.
-    share : Tensor, shape () or (2,)
-        How much of each image is kept.
-    places : Tensor of int, shape (batch,)
-        Places in the stream of the epoch.
-    epoch : int or Tensor of int, shape ()
-        Which epoch it is.
-    kind : {"mixup", "cutmix", "mixup-cutmix"}
-        How images are mixed.
-    seed : int
-        Same seed, same partners.
-
-    Returns
-    -------
-    ImageBatch
-        With the true share of each view.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.methods import ImageBatch
-    >>> from protail.training.feeds import mix_views
-    >>> views = ImageBatch(
-    ...     torch.ones(2, 3, 8, 8), torch.arange(2), second=torch.ones(2, 3, 8, 8)
-    ... )
-    >>> share, places = torch.tensor([0.75, 0.1]), torch.arange(2)
-    >>> mixed = mix_views(views, share, places, 0, kind="mixup-cutmix", seed=3)
-    >>> mixed.share, mixed.second_share  # a box of 4 x 4 pixels, inside the image
-    (tensor(0.7500), tensor(0.7500))
-    """
-
-    def mixed(images: Tensor, share: Tensor, kind: str) -> Mixed:
-        return mix(images, batch.labels, share, places, epoch, kind=kind, seed=seed)
-
-    if batch.second is None:
-        return ImageBatch(*mixed(batch.images, share, kind))
-    kinds, first_share = kind.split("-"), share.flatten()[0]
-    first = mixed(batch.images, first_share, kinds[0])
-    second = mixed(batch.second, first_share, kinds[-1])
-    return ImageBatch(*first, second=second.images, second_share=second.weight)
-
-
 class ResidentFeed:
     """Feed from images that live on the device, all of them.
 
@@ -131,11 +75,13 @@ class ResidentFeed:
     augment : Augment
         Pixels, places and epoch to what the backbone takes; on the device.
     mixing : {"mixup", "cutmix", "mixup-cutmix"}, optional
-        How images of a batch are mixed.
+        How images are mixed.
     seed : int
         Of the mixtures.
     second : Augment, optional
         What makes the second view of an image.
+    partners : Partners, optional
+        Whom images are mixed with; by default one another, within a batch.
 
     Examples
     --------
@@ -158,14 +104,16 @@ class ResidentFeed:
         mixing: str | None = None,
         seed: int = 0,
         second: Augment | None = None,
+        partners: Partners[Augment] | None = None,
     ) -> None:
         device = augment.scale.device
         self.labels = torch.from_numpy(images.labels).to(device)
         self._pixels = torch.from_numpy(images.pixels).to(device)
         self._augment = augment
+        self._views = [augment] if second is None else [augment, second]
         self._mixing = mixing
         self._seed = seed
-        self._second = second
+        self._partners = partners
 
     def batches(
         self,
@@ -200,10 +148,14 @@ class ResidentFeed:
         # The ranks of a group share one stream and hold every world_size-th place of it.
         places = torch.arange(len(rows), device=device) * sampler.world_size + sampler.rank
         number = torch.tensor(epoch, device=device)
+        others = None
+        if self._partners is not None and shares is not None:
+            others = torch.from_numpy(self._partners.rows(sampler, epoch)).to(device)
         for batch, begin in enumerate(range(start * batch_size, len(rows), batch_size), start):
             part = slice(begin, begin + batch_size)
             share = None if shares is None else shares[batch]
-            yield RowBatch(rows[part], places[part], number, share)
+            partners = None if others is None else others[part]
+            yield RowBatch(rows[part], places[part], number, share, partners)
 
     def __call__(self, batch: RowBatch) -> ImageBatch:
         """Give the images of a batch; pure tensor code on the device.
@@ -218,21 +170,26 @@ class ResidentFeed:
         ImageBatch
             What a method takes.
         """
-        pixels = self._pixels[batch.rows]
-        images = self._augment(pixels, batch.places, batch.epoch)
-        augment = self._second
-        second = None if augment is None else augment(pixels, batch.places, batch.epoch)
-        views = ImageBatch(images, self.labels[batch.rows], second=second)
+        images = self._augmented(batch.rows, batch, self._views)
         if self._mixing is None or batch.share is None:
-            return views
+            return images
+        partners = None
+        if self._partners is not None and batch.partners is not None:
+            partners = self._augmented(batch.partners, batch, self._partners.views)
         return mix_views(
-            views,
+            images,
             batch.share,
             batch.places,
             batch.epoch,
             kind=self._mixing,
             seed=self._seed,
+            partners=partners,
         )
+
+    def _augmented(self, rows: Tensor, batch: RowBatch, views: Sequence[Augment]) -> ImageBatch:
+        pixels = self._pixels[rows]
+        images, *others = (view(pixels, batch.places, batch.epoch) for view in views)
+        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images as they are, ready for the backbone.

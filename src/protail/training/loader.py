@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, StackDataset
 
 from protail.data import RowSampler
 from protail.data.augment import (
+    Augment,
     InputSpec,
     LoaderTransform,
     make_augment,
@@ -21,7 +24,8 @@ from protail.data.augment import (
 from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
 from protail.training._randomness import derived_seed
-from protail.training.feeds import CLEAN_BATCH, Feed, ResidentFeed, mix_views
+from protail.training.feeds import CLEAN_BATCH, Feed, ResidentFeed
+from protail.training.mixtures import Partners, View, make_partners, mix_views
 
 # Images of files are large: the batches in which nothing is learned are smaller.
 _CLEAN_FILES = CLEAN_BATCH // 4
@@ -41,11 +45,14 @@ class LoaderFeed:
     workers : int, optional
         Processes that read; by default one a core, at most 16.
     mixing : {"mixup", "cutmix", "mixup-cutmix"}, optional
-        How images of a batch are mixed.
+        How images are mixed.
     seed : int
         Of the mixtures.
     second : LoaderTransform, optional
         What makes the second view of an image.
+    partners : Partners, optional
+        Whom images are mixed with; by default one another, within a batch. The same workers read
+        them.
     """
 
     def __init__(
@@ -57,15 +64,17 @@ class LoaderFeed:
         mixing: str | None = None,
         seed: int = 0,
         second: LoaderTransform | None = None,
+        partners: Partners[LoaderTransform] | None = None,
     ) -> None:
         self.labels = torch.from_numpy(images.labels).to(device)
         self._images = images
         self._transform = transform
         self._device = device
         self._workers = min(16, os.cpu_count() or 1) if workers is None else workers
+        self._views = [transform] if second is None else [transform, second]
         self._mixing = mixing
         self._seed = seed
-        self._second = second
+        self._partners = partners
 
     def batches(
         self,
@@ -95,26 +104,37 @@ class LoaderFeed:
         ImageBatch
             Images that workers have augmented, on the CPU.
         """
-        rows = sampler.epoch_indices(epoch)
-        places = np.arange(len(rows)) * sampler.world_size + sampler.rank
+        streams = [(sampler.epoch_indices(epoch), self._views)]
+        places = np.arange(len(sampler)) * sampler.world_size + sampler.rank
+        mixing = None if shares is None else self._mixing
+        if self._partners is not None and mixing is not None:
+            streams.append((self._partners.rows(sampler, epoch), self._partners.views))
         first = start * batch_size
-        views = [self._transform] if self._second is None else [self._transform, self._second]
-        reader = _Reader(self._images, rows[first:], places[first:], views, epoch)
-        loaded = self._load(reader, batch_size)
-        for number, ((images, *others), chosen, keys) in enumerate(loaded, start):
-            labels = self.labels[chosen.to(self._device)]
-            batch = ImageBatch(images, labels, second=others[0] if others else None)
-            if self._mixing is None or shares is None:
+        readers = (
+            _Reader(self._images, rows[first:], places[first:], views, epoch)
+            for rows, views in streams
+        )
+        loaded = self._load(StackDataset(*readers), batch_size)
+        for number, read in enumerate(loaded, start):
+            batch, *partners = (self._read_batch(*part) for part in read)
+            if mixing is None or shares is None:
                 yield batch
                 continue
+            _, _, keys = read[0]
             yield mix_views(
                 self(batch),
                 shares[number],
                 keys.to(self._device),
                 epoch,
-                kind=self._mixing,
+                kind=mixing,
                 seed=self._seed,
+                partners=self(partners[0]) if partners else None,
             )
+
+    def _read_batch(self, views: list[Tensor], rows: Tensor, places: Tensor) -> ImageBatch:
+        images, *others = views
+        labels = self.labels[rows.to(self._device)]
+        return ImageBatch(images, labels, second=others[0] if others else None)
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
         """Move a batch to the device.
@@ -152,7 +172,7 @@ class LoaderFeed:
         for (part,), _, _ in self._load(reader, _CLEAN_FILES):
             yield part.to(self._device, non_blocking=True)
 
-    def _load(self, reader: _Reader, batch_size: int) -> DataLoader[tuple[list[Tensor], int, int]]:
+    def _load(self, reader: _Reader | StackDataset[Any], batch_size: int) -> DataLoader[Any]:
         return DataLoader(
             reader,
             batch_size,
@@ -196,6 +216,7 @@ def make_feed(
     device: torch.device,
     mixing: str | None = None,
     second: Sequence[str] = (),
+    partners: str = "batch",
     workers: int | None = None,
     backbone: nn.Module | None = None,
 ) -> Feed:
@@ -212,9 +233,11 @@ def make_feed(
     device : torch.device
         Where batches are wanted.
     mixing : {"mixup", "cutmix", "mixup-cutmix"}, optional
-        How images of a batch are mixed.
+        How images are mixed.
     second : sequence of str
         What happens to an image in its second view; empty where there is none.
+    partners : {"batch", "instance", "class-balanced", "square-root"}
+        Whom images are mixed with: another of the batch, or what a sampler draws from all.
     workers : int, optional
         Processes that read files.
     backbone : nn.Module, optional
@@ -237,25 +260,40 @@ def make_feed(
     >>> next(feed.clean(images)).shape
     torch.Size([2, 3, 32, 32])
     """
-    # Of a seed of its own: two views of an image have nothing in common but the image.
-    seeds = {"first": seed, "second": derived_seed(seed, "second view")}
-    names = {"first": augment, "second": second} if second else {"first": augment}
+    names = (augment, second) if second else (augment,)
     if images.pixels is None:
         inputs = getattr(backbone, "input_spec", InputSpec())
-        read = {
-            view: make_loader_transform(names[view], inputs, seed=seeds[view]) for view in names
-        }
+        read = partial(_make_views, partial(make_loader_transform, inputs=inputs), names)
+        transform, *other_view = read(seed)
         return LoaderFeed(
-            images, read["first"], device, workers, mixing, seed, second=read.get("second")
+            images,
+            transform,
+            device,
+            workers,
+            mixing,
+            seed,
+            second=other_view[0] if other_view else None,
+            partners=make_partners(partners, images.labels, read, seed),
         )
     height, width = images.pixels.shape[2:]
-    made = {
-        view: make_augment(
-            names[view],
-            size=(height, width),
-            seed=seeds[view],
-            channels_last=device.type == "cuda",
-        ).to(device)
-        for view in names
-    }
-    return ResidentFeed(images, made["first"], mixing, seed, second=made.get("second"))
+
+    def on_device(names: Sequence[str], seed: int) -> Augment:
+        last = device.type == "cuda"
+        return make_augment(names, size=(height, width), seed=seed, channels_last=last).to(device)
+
+    made = partial(_make_views, on_device, names)
+    first, *others = made(seed)
+    return ResidentFeed(
+        images,
+        first,
+        mixing,
+        seed,
+        second=others[0] if others else None,
+        partners=make_partners(partners, images.labels, made, seed),
+    )
+
+
+def _make_views(make: Callable[..., View], names: Sequence[Sequence[str]], seed: int) -> list[View]:
+    """Make each view by a seed of its own: they have nothing in common but the image."""
+    seeds = (seed, derived_seed(seed, "second view"))
+    return [make(each, seed=own) for each, own in zip(names, seeds, strict=False)]

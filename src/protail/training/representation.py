@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from protail.backbones import check_images
 from protail.data import make_sampler
-from protail.data.augment import mix_weights
 from protail.data.sets import DataSet
 from protail.methods import Method
 from protail.training._randomness import derived_seed, seed_device, with_own_generators
@@ -25,6 +24,7 @@ from protail.training.inference import autocast, for_network
 from protail.training.loader import make_feed
 from protail.training.loop import Driver, History, Steps, diverged, training_steps
 from protail.training.making import build_method, make_optimizer, make_schedule
+from protail.training.mixtures import draw_shares, mixing_alphas
 from protail.training.plain import PlainDriver
 from protail.training.settings import RepresentationSettings
 from protail.training.sharpness import SharpnessAware
@@ -141,8 +141,9 @@ class RepresentationTraining:
             settings.augment,
             seed=self._stream_seed,
             device=device,
-            mixing="-".join(_mixing(settings)) or None,
+            mixing="-".join(mixing_alphas(settings)) or None,
             second=settings.second_view,
+            partners=settings.partners,
             backbone=self.method.backbone,
         )
         self._check_images(data)
@@ -257,14 +258,9 @@ class RepresentationTraining:
         return self.feed.batches(self._sampler, self._batch_size, epoch, shares=self._shares(epoch))
 
     def _shares(self, epoch: int) -> Tensor | None:
-        """Draw the shares of an epoch's mixtures: one a step, or one for each kind a step."""
-        series = [
-            mix_weights(alpha, self.n_steps, derived_seed(self._stream_seed, kind))
-            for kind, alpha in _mixing(self.settings).items()
-        ]
-        if not series:
+        shares = draw_shares(self.settings, self.n_steps, self._stream_seed)
+        if shares is None:
             return None
-        shares = series[0] if len(series) == 1 else torch.stack(series, 1)
         begin = epoch * self.steps_an_epoch
         return shares[begin : begin + self.steps_an_epoch].to(self.device)
 
@@ -307,8 +303,3 @@ def _share_of_batch(batch_size: int, world_size: int) -> int:
             f"multiple. Set representation.batch_size to one, or start fewer processes."
         )
     return batch_size // world_size
-
-
-def _mixing(settings: RepresentationSettings) -> dict[str, float]:
-    kinds = {"mixup": settings.mixup, "cutmix": settings.cutmix}
-    return {kind: alpha for kind, alpha in kinds.items() if alpha}

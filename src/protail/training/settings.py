@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 Precision = Literal["bfloat16", "float32"]
 Centroids = Literal["clean", "augmented"]
+PartnerSource = Literal["batch", "instance", "class-balanced", "square-root"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,10 @@ class RepresentationSettings:
         Alpha of the Beta distribution of the shares; 0 mixes nothing. With both, each step
         takes one of them, with a share of its own distribution; of two views, the first takes
         mixup and the second CutMix, with one share.
+    partners : {"batch", "instance", "class-balanced", "square-root"}
+        Where the images that others are mixed with come from: out of the same batch, or drawn
+        from all training images by the sampler of that name, class-balanced without runs. With
+        "class-balanced" and CutMix, rare classes are pasted onto images of all kinds.
     max_norm : float
         How long a row of the head's weights may be after a step; 0 lets it be.
     sam : float
@@ -87,6 +92,7 @@ class RepresentationSettings:
     second_view: tuple[str, ...] = ()
     mixup: float = 0.0
     cutmix: float = 0.0
+    partners: PartnerSource = "batch"
     max_norm: float = 0.0
     sam: float = 0.0
     ema: float = 0.0

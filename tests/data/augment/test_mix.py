@@ -49,6 +49,54 @@ def test_cutmix_equals_a_loop(weight, epoch):
     assert torch.equal(mixed.other_labels, labels[partner])
 
 
+@settings(max_examples=30)
+@given(st.floats(0, 1, width=32), st.integers(0, 100))
+def test_partners_from_elsewhere_are_blended_as_in_a_loop(weight, epoch):
+    images, labels, index = batch()
+    others, other_labels, _ = batch(seed=1)
+    other_labels = other_labels + 100
+    mixed = mix(images, labels, torch.tensor(weight), index, epoch, partners=(others, other_labels))
+    assert torch.equal(mixed.labels, labels)
+    assert torch.equal(mixed.other_labels, other_labels)
+    for n in range(len(images)):
+        want = weight * images[n].double() + (1 - weight) * others[n].double()
+        torch.testing.assert_close(mixed.images[n].double(), want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.55, 0.8, 1.0])
+def test_partners_from_elsewhere_are_pasted_as_in_a_loop(weight):
+    images, labels, index = batch()
+    others, other_labels, _ = batch(seed=1)
+    for epoch in range(5):
+        mixed = mix(
+            images,
+            labels,
+            torch.tensor(weight),
+            index,
+            epoch,
+            kind="cutmix",
+            partners=(others, other_labels + 100),
+        )
+        both, n = torch.cat([images, others]), len(images)
+        centre = draws(index, epoch)[0, 1:3].tolist()
+        want, share = cutmix_loop(both, torch.arange(2 * n).roll(n), weight, centre)
+        assert torch.equal(mixed.images, want[:n])
+        assert mixed.weight.item() == pytest.approx(share, abs=1e-6)
+        assert torch.equal(mixed.other_labels, other_labels + 100)
+
+
+@pytest.mark.parametrize("kind", ["mixup", "cutmix", "mixup-cutmix"])
+def test_partners_of_the_batch_may_be_given_as_well(kind):
+    images, labels, index = batch()
+    weight = torch.tensor(0.6)
+    for epoch in range(10):
+        order = draws(index, epoch)[:, 0].argsort(stable=True)
+        given = images[order], labels[order]
+        one = mix(images, labels, weight, index, epoch, kind=kind)
+        other = mix(images, labels, weight, index, epoch, kind=kind, partners=given)
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
 def test_either_is_one_or_the_other():
     images, labels, index = batch()
     weight = torch.tensor(0.6)

@@ -1,4 +1,4 @@
-"""mixup and CutMix: two images of a batch in one, with two labels."""
+"""mixup and CutMix: two images in one, with two labels."""
 
 from __future__ import annotations
 
@@ -79,12 +79,13 @@ def mix(
     *,
     kind: str = "mixup",
     seed: int = 0,
+    partners: tuple[Tensor, Tensor] | None = None,
 ) -> Mixed:
-    """Mix every image of a batch with another one of it.
+    """Mix every image of a batch with another one of it, or with a partner from elsewhere.
 
-    Partners, boxes and the choice between the kinds depend on seed, epoch and the indices of the
-    batch alone: another view of the same images, or another kind, gets the same. Pure tensor code
-    that a CUDA graph can hold.
+    Partners that are not given, boxes and the choice between the kinds depend on seed, epoch and
+    the indices of the batch alone: another view of the same images, or another kind, gets the
+    same. Pure tensor code that a CUDA graph can hold.
 
     Parameters
     ----------
@@ -103,7 +104,10 @@ def mix(
         Blend the images; or paste a box of the partner, one place for the whole batch, whose area
         is a share of ``1 - weight`` before it is clipped at the border; or either, by chance.
     seed : int
-        Same seed, same partners.
+        Same seed, same partners and boxes.
+    partners : tuple of Tensor, optional
+        Images and labels of the partners, in the shapes of ``images`` and ``labels``; without
+        them they are images of the batch.
 
     Returns
     -------
@@ -123,7 +127,10 @@ def mix(
     if kind not in KINDS:
         raise ValueError(unknown_name("kind", kind, KINDS))
     numbers = uniforms(seed, epoch, index, _PURPOSE, 4)
-    partner = numbers[:, 0].argsort(stable=True)
+    if partners is None:
+        order = numbers[:, 0].argsort(stable=True)
+        partners = images[order], labels[order]
+    others, other_labels = partners
     blended, boxed = weight.expand(2).unbind() if kind == "mixup-cutmix" else (weight, weight)
     share = weight = blended
     if kind != "mixup":
@@ -131,8 +138,8 @@ def mix(
         pasted = numbers[0, 3] < 0.5 if kind == "mixup-cutmix" else numbers.new_ones(()).bool()
         share = torch.where(pasted, outside.float(), blended)
         weight = share.mean()
-    mixed = torch.lerp(images[partner], images, share.to(images.dtype))
-    return Mixed(mixed, labels, labels[partner], weight)
+    mixed = torch.lerp(others, images, share.to(images.dtype))
+    return Mixed(mixed, labels, other_labels, weight)
 
 
 def _outside_box(weight: Tensor, centre: Tensor, size: tuple[int, int]) -> Tensor:
