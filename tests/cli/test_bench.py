@@ -89,8 +89,8 @@ def test_status_knows_the_comparisons(tmp_path):
 
 def test_status_counts_apart_what_needs_images_of_your_own(tmp_path):
     ended = run("status", folder=tmp_path)
-    assert "| table5         | ResNeXt-50 | 54    | 54      |" in ended.output
-    assert "| table6         | ResNet-50  | 54    | 54      |" in ended.output
+    for line in ("| table5 | ResNeXt-50 | 54 | 54 |", "| table6 | ResNet-50 | 54 | 54 |"):
+        assert line in " ".join(ended.output.split())
     assert " missing, table5 and table6 aside, which need images that you bring." in ended.output
     counted = json.loads(run("status", "--json", folder=tmp_path).stdout)
     assert f"Of {counted['cells']:,} cells {counted['cells']:,} are missing" in ended.output

@@ -10,7 +10,7 @@ from protail.recipes import Recipe, _search_work, load_recipe, stage_one
 from protail.recipes.running import Options
 from protail.recipes.search import Search, SearchResult, read_searched_keys, run_search
 from protail.training import classifier
-from protail.training.representation import DivergenceError, Epoch
+from protail.training.progress import DivergenceError, Epoch
 from reference.easy_images import easy_data
 
 pytest.importorskip("optuna")

@@ -7,7 +7,8 @@ import torch
 
 from protail.recipes.running import Job, Options, run_jobs
 from protail.training.phases import representation_steps
-from protail.training.representation import Epoch, RepresentationTraining
+from protail.training.progress import Epoch
+from protail.training.representation import RepresentationTraining
 from protail.training.settings import RepresentationSettings
 from reference.small_images import TINY, small_images
 from reference.small_recipes import small_recipe

@@ -32,7 +32,8 @@ from protail.training.feature_cache import LastStream
 from protail.training.frozen import FrozenFeatures, weights_hash
 from protail.training.loop import Steps, interleave, make_streams
 from protail.training.phases import representation_steps
-from protail.training.representation import DivergenceError, Epoch, RepresentationTraining
+from protail.training.progress import DivergenceError, Epoch
+from protail.training.representation import RepresentationTraining
 from protail.training.settings import ClassifierSettings
 
 Say = Callable[[str], None]

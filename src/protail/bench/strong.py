@@ -31,6 +31,7 @@ def _changed(start: Mapping[str, Any] = _BASE, **changes: Any) -> dict[str, Any]
     return {**start, **{f"representation.{key}": value for key, value in changes.items()}}
 
 
+_RANDOM = ["crop", "flip", "randaugment", "cutout"]
 _CONSISTENT = _changed(
     method="mixture-consistency", second_view=AUGMENT_OF_PROTOTYPES, batch_size=64
 )
@@ -52,6 +53,12 @@ CONSISTENT_STAGE_1: dict[str, dict[str, Any]] = {
     "scale 8": _changed(_CONSISTENT, scale=8.0),
     "rate 0.05": _changed(_CONSISTENT, lr=0.05),
     "weight 10": _changed(_CONSISTENT, weight=10.0),
+    "class-balanced partners": _changed(_CONSISTENT, partners="class-balanced"),
+    "square-root partners": _changed(_CONSISTENT, partners="square-root"),
+    "averaged weights": _changed(_CONSISTENT, schedule="steps", drops=[[0.6, 0.2]], ema=0.9998),
+    "randaugment": _changed(_CONSISTENT, augment=_RANDOM, second_view=_RANDOM),
+    "square-root sampler": _changed(_CONSISTENT, sampler="square-root"),
+    "decay 2e-3": _changed(_CONSISTENT, weight_decay=2e-3),
 }
 
 

@@ -193,7 +193,7 @@ def _told_by_training(error: RuntimeError) -> tuple[str, int] | None:
     """Give the words and the exit code for what ends a training, if it is that."""
     import torch
 
-    from protail.training.representation import DivergenceError
+    from protail.training.progress import DivergenceError
 
     if isinstance(error, DivergenceError):
         return str(error), BAD_INPUT

@@ -25,11 +25,8 @@ from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave, make_streams
 from protail.training.making import build_method
 from protail.training.phases import representation_steps
-from protail.training.representation import (
-    DivergenceError,
-    Epoch,
-    RepresentationTraining,
-)
+from protail.training.progress import DivergenceError, Epoch
+from protail.training.representation import RepresentationTraining
 from protail.training.runs import Run
 
 if TYPE_CHECKING:

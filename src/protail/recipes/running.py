@@ -32,7 +32,8 @@ from protail.training.fabric import launch_fabric
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave, make_streams
 from protail.training.phases import representation_steps
-from protail.training.representation import Epoch, RepresentationTraining
+from protail.training.progress import Epoch
+from protail.training.representation import RepresentationTraining
 from protail.training.runs import Run, RunError
 
 __all__ = ["Job", "Options", "Progress", "Watcher", "is_done", "run_jobs"]

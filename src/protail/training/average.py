@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class MovingAverage(nn.Module):
@@ -13,7 +16,7 @@ class MovingAverage(nn.Module):
 
     Its tensors change in place and only by tensor code, so a CUDA graph can hold
     `update`. Buffers, such as the statistics of batch normalisation, are taken over as
-    they are.
+    they are; `count_anew` gives the average statistics of its own.
 
     Parameters
     ----------
@@ -58,3 +61,37 @@ class MovingAverage(nn.Module):
             torch._foreach_lerp_(averaged, parameters, 1 - self.decay)
         for own, other in zip(self.average.buffers(), buffers, strict=True):
             own.copy_(other)
+
+    @torch.no_grad()
+    def count_anew(
+        self,
+        batches: Iterable[Any],
+        forward: Callable[[Any], object],
+        shared: Callable[[Tensor], Tensor] = lambda mean: mean,
+    ) -> None:
+        """Let the average's batch norms forget the followed module's statistics, and count theirs.
+
+        Parameters
+        ----------
+        batches : iterable
+            Each counts as much as every other.
+        forward : callable
+            Shows the average a batch.
+        shared : callable, optional
+            The mean over processes, where each has its own batches.
+        """
+        norms = [each for each in self.average.modules() if isinstance(each, _BatchNorm)]
+        before = [norm.momentum for norm in norms]
+        self.average.eval()
+        for norm in norms:  # not dropout: same weights, same statistics
+            norm.train()
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean
+        for batch in batches:
+            forward(batch)
+        self.average.eval()
+        for norm, momentum in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            for statistic in (norm.running_mean, norm.running_var):
+                if statistic is not None:
+                    statistic.copy_(shared(statistic))

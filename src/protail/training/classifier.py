@@ -20,7 +20,7 @@ from protail.training.given import Features
 from protail.training.loop import Driver, diverged, train
 from protail.training.making import make_schedule
 from protail.training.plain import PlainDriver
-from protail.training.representation import DivergenceError
+from protail.training.progress import DivergenceError
 from protail.training.settings import ClassifierSettings
 from protail.training.threads import threads_for
 

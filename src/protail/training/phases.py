@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from protail.methods import Method
 from protail.training.loop import Steps
-from protail.training.representation import Epoch, RepresentationTraining
+from protail.training.progress import Epoch
+from protail.training.representation import RepresentationTraining
 from protail.training.settings import RepresentationSettings
 
 Make = Callable[[str, RepresentationSettings, Method | None], RepresentationTraining]

@@ -1,11 +1,35 @@
-"""A progress bar for whoever watches a training."""
+"""What a training tells whoever watches it: an epoch, the end of all sense, a bar."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from protail.training.loop import Watcher
+
+
+class DivergenceError(RuntimeError):
+    """The loss is no number any more."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch of training came to.
+
+    Attributes
+    ----------
+    number : int
+        Which epoch, from 0.
+    step : int
+        Steps taken in all.
+    loss : float
+        Mean loss of the epoch.
+    """
+
+    number: int
+    step: int
+    loss: float
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from protail.backbones import check_images
 from protail.data import make_sampler
 from protail.data.sets import DataSet
-from protail.methods import Method
+from protail.methods import ImageBatch, Method
 from protail.training._randomness import derived_seed, seed_device, with_own_generators
 from protail.training.average import MovingAverage
 from protail.training.captured import CapturedDriver
@@ -26,34 +25,12 @@ from protail.training.loop import Driver, History, Steps, diverged, training_ste
 from protail.training.making import build_method, make_optimizer, make_schedule
 from protail.training.mixtures import draw_shares, mixing_alphas
 from protail.training.plain import PlainDriver
+from protail.training.progress import DivergenceError, Epoch
 from protail.training.settings import RepresentationSettings
 from protail.training.sharpness import SharpnessAware
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-
-class DivergenceError(RuntimeError):
-    """The loss is no number any more."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What an epoch of training came to.
-
-    Attributes
-    ----------
-    number : int
-        Which epoch, from 0.
-    step : int
-        Steps taken in all.
-    loss : float
-        Mean loss of the epoch.
-    """
-
-    number: int
-    step: int
-    loss: float
 
 
 class RepresentationTraining:
@@ -124,6 +101,7 @@ class RepresentationTraining:
             )
         rank, world_size = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
         self._rank, self._captured = rank, captured and fabric is None
+        self._fabric: Any = fabric
         self._data, self._stage = data, stage
         # Stage 2 draws by the seed itself, and must not see again what stage 1 has seen.
         self._stream_seed = derived_seed(seed, stage)
@@ -219,6 +197,7 @@ class RepresentationTraining:
             if after_epoch is not None:
                 after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
         self._check_numbers()
+        self._settle_average()
         return self.evaluated
 
     def _check_numbers(self) -> None:
@@ -229,6 +208,20 @@ class RepresentationTraining:
                     f"{name} holds what is no number after the last step; expected numbers. Lower "
                     f"{self._stage}.lr or raise {self._stage}.warm_up_epochs."
                 )
+
+    def _settle_average(self) -> None:
+        """Count the statistics of the average's batch norms: the last weights have others."""
+        if self.average is None or self.settings.epochs == 0:
+            return
+        batches = self._batches(self.settings.epochs - 1)
+        self.average.count_anew(batches, self._show_average, self._mean_of_processes)
+
+    def _show_average(self, rows: RowBatch) -> None:
+        with autocast(self.device, self.settings.precision):
+            self.evaluated(self._images(rows))
+
+    def _mean_of_processes(self, own: Tensor) -> Tensor:
+        return own if self._fabric is None else self._fabric.all_reduce(own, reduce_op="mean")
 
     def _begin_epoch(self, epoch: int) -> None:
         self.method.on_epoch(epoch)
@@ -264,11 +257,15 @@ class RepresentationTraining:
         begin = epoch * self.steps_an_epoch
         return shares[begin : begin + self.steps_an_epoch].to(self.device)
 
-    def _loss(self, rows: RowBatch) -> Tensor:
+    def _images(self, rows: RowBatch) -> ImageBatch:
         batch = self.feed(rows)
         batch = batch._replace(images=for_network(batch.images))
         if batch.second is not None:
             batch = batch._replace(second=for_network(batch.second))
+        return batch
+
+    def _loss(self, rows: RowBatch) -> Tensor:
+        batch = self._images(rows)
 
         def loss() -> Tensor:
             with autocast(self.device, self.settings.precision):

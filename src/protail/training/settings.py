@@ -63,7 +63,8 @@ class RepresentationSettings:
         those of the worst place within it, which takes two passes a step; 0 for none. For method
         "standard" and one process.
     ema : float
-        Decay of the moving average of the weights that is evaluated; 0 for none.
+        Decay of the moving average of the weights that is evaluated; 0 for none. Its batch norms
+        count their statistics over the images of the last epoch.
     precision : {"bfloat16", "float32"}
         What the backbone computes in.
     """
