@@ -122,6 +122,25 @@ def test_columns_of_table_3_are_classifiers(tmp_path):
     assert "| *ours - paper* |  |  | -0.30 |  |  |  |  |" in part
 
 
+def test_what_is_not_wanted_is_not_called_missing(tmp_path):
+    cells, table = Cells(tmp_path / "cells"), COMPARISONS["table3"]
+    others = "CE, ResNet-34: Max as published, PC on crop and flip"
+    keep(cells, entry_of(table, others, "PC (Ours)"), [0.44] * 3)
+    part = part_of(results_page(cells), "Table 3")
+    assert f"| {others} | ResNet-34 |  |  | not run | 44.00 ± 0.00 |" in part
+    assert "| CE, ResNet-34 | ResNet-34 | not run | not run | not run | not run |" in part
+    assert "crop and flip" in entry_of(table, others, "PC (Ours)").variant
+    command = entry_of(table, others, "WD + MaxNorm").cell(0).command
+    assert "ce/wd-max" in command
+    assert "classifier.lr=0.01 --set classifier.weight_decay=0.1" in command
+
+
+def test_settings_of_others_are_tried_at_one_ratio():
+    varied = [entry for entry in COMPARISONS["table4"].entries if entry.variant]
+    assert {entry.column for entry in varied} == {"100"}
+    assert len({entry.cell(0).key for entry in varied}) == len(varied) == 7
+
+
 def test_what_an_image_and_a_training_take(tmp_path):
     cells, table = Cells(tmp_path / "cells"), COMPARISONS["table9"]
     took = {"seconds": {"representation": 100.0, "classifier": 2.4, "guessed": 0.0}}

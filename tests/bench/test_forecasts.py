@@ -112,6 +112,14 @@ def test_two_passes_take_twice_as_long(cells):
     assert forecast(cells, "ce-resnet32") == pytest.approx(50.0)
 
 
+def test_partners_that_are_drawn_take_time_of_their_own(cells):
+    keep(cells, "mixup", 50.0)
+    drawn = {"representation.partners": "square-root"}
+    keep(cells, "mixup", 70.0, seed=1, overrides=drawn)
+    assert forecast(cells, "mixup", overrides=drawn) == pytest.approx(70.0)
+    assert forecast(cells, "mixup") == pytest.approx(50.0)
+
+
 def test_a_method_that_was_run_tells_of_itself(cells):
     keep(cells, "ce-resnet32", 50.0)
     keep(cells, "paco", 170.0)

@@ -175,6 +175,7 @@ def test_prototypes_stand_beside_their_rivals_on_every_stage_1(tmp_path):
     assert "| base | 30.00 | 40.00 | 42.00 | cosine, rate 4 |" in page
     assert "| scale 32 | 50.00 | not run | not run |  |" in page
     assert "6 of 180 settings have been run" in page
+    assert "there are 5 of post hoc and 14 of PC" in page
 
 
 def test_no_choice_is_made_on_test_images():

@@ -33,7 +33,10 @@ def test_what_a_method_may_say_of_mixtures():
     for mixes in (True, False, "always"):
         register_method(f"mixes {mixes} for tests", views=2, mixes=mixes)(Method)
         assert METHODS.needs(f"mixes {mixes} for tests")["mixes"] == mixes
-    with pytest.raises(ValueError, match="mixes='sometimes'; expected True, False or 'always'"):
+    for views, mixes in ((1, True), (2, False)):
+        register_method(f"{views} views and no word for tests", views=views)(Method)
+        assert METHODS.needs(f"{views} views and no word for tests")["mixes"] == mixes
+    with pytest.raises(ValueError, match="mixes='sometimes'; expected True, False, 'always' or"):
         register_method("torn-for-tests", mixes="sometimes")
 
 

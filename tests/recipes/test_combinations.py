@@ -185,7 +185,7 @@ def test_every_sampler_that_needs_no_options_can_draw_partners():
             assert recipe.representation.partners == name
 
 
-@pytest.mark.parametrize("first", ["ce-resnet32", "dro-lt", "wd"])
+@pytest.mark.parametrize("first", ["ce-resnet32", "ce", "dro-lt", "wd"])
 @pytest.mark.parametrize("second", ["crt", "wd-max", "pc-cdt-la"])
 def test_the_combinations_of_table_3_are_recipes(first, second):
     recipe = load_recipe(f"{first}/{second}")

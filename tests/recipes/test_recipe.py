@@ -157,6 +157,16 @@ def test_the_hash_does_not_change_from_day_to_day():
     assert recipe_hash(resolved | {"classifier": {"lr": 4.5, "b": [1, 0.5]}})[:8] != expected
 
 
+@pytest.mark.parametrize(("name", "expected"), [("wd", "93ecc8"), ("pc-la", "c762e8")])
+def test_a_setting_that_came_later_leaves_the_hash_as_it_was(name, expected):
+    """Runs are found by it, and go on where an earlier version has left them."""
+    recipe = load_recipe(name)
+    assert recipe_hash(recipe.resolved())[:6] == expected
+    mixed = recipe.with_overrides({"representation.mixup": 1.0})
+    drawn = mixed.with_overrides({"representation.partners": "square-root"})
+    assert recipe_hash(mixed.resolved()) != recipe_hash(drawn.resolved())
+
+
 def test_recipes_made_in_python_are_checked_and_completed():
     made = Recipe(name="mine", title="x", classifier=ClassifierSettings(loss_options={"tau": 1}))
     assert made.classifier.loss_options == {"tau": 1.0}

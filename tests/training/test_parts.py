@@ -45,15 +45,47 @@ def test_moving_average_by_hand():
     module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     average = MovingAverage(module, 0.9)
     expected = module[0].weight.detach().clone()
+    mean = module[1].running_mean.clone()
     for step in range(5):
         with torch.no_grad():
             module[0].weight.add_(step)
             module[1].running_mean.add_(step)
+            module[1].num_batches_tracked.add_(1)
         average.update()
         expected = 0.9 * expected + 0.1 * module[0].weight.detach()
+        mean = 0.9 * mean + 0.1 * module[1].running_mean
     torch.testing.assert_close(average.average[0].weight, expected)
-    assert torch.equal(average.average[1].running_mean, module[1].running_mean)
+    torch.testing.assert_close(average.average[1].running_mean, mean)
+    assert average.average[1].num_batches_tracked == 5
     assert not any(p.requires_grad for p in average.parameters())
+
+
+def test_an_average_counts_the_statistics_of_batches():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5))
+    average = MovingAverage(module, 0.9)
+    batches = [torch.randn(4, 2, dtype=torch.float64) for _ in range(3)]
+    means = torch.stack([batch.mean(0) for batch in batches]).mean(0)
+    variances = torch.stack([batch.var(0) for batch in batches]).mean(0)
+    average.double()
+    for factor in (1, 2):  # the second time as though another process had three times as much
+        average.count_anew(batches, average.average, lambda own, by=factor: by * own)
+        torch.testing.assert_close(average.average[0].running_mean, factor * means)
+        torch.testing.assert_close(average.average[0].running_var, factor * variances)
+    assert average.average[0].momentum == 0.1
+    assert not average.average[0].training
+
+
+def test_counting_that_fails_leaves_an_average_that_can_go_on():
+    average = MovingAverage(torch.nn.BatchNorm1d(2), 0.9)
+
+    def fail(batch):
+        raise OSError("a broken image")
+
+    with pytest.raises(OSError, match="broken"):
+        average.count_anew([1], fail)
+    assert average.average.momentum == 0.1
+    assert not average.average.training
 
 
 @settings(max_examples=50)

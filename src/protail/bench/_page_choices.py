@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from protail._messages import counted
 from protail.bench._page_tables import MISSING, header, line
 from protail.bench.cells import Cells
+from protail.bench.forecasts import SIZES
 from protail.bench.paper import paper_value
 from protail.bench.rows import Row
 from protail.bench.summaries import Summary, ranked_rows, summarize
@@ -16,12 +18,10 @@ from protail.data.sets import long_tailed_counts
 from protail.recipes._aside_data import aside_counts
 
 _TITLE = "## The best setting of the prototype classifier, on held-out training images"
-_STRONG_TITLE = "## The strongest prototypes, on held-out training images"
+_STRONG_TITLE = "## The strongest prototypes, on training images that the draw leaves"
 _TAU_TITLE = "## The tau of normalised weights, on held-out training images"
 _COMBINED_TITLE = "## Prototypes on other methods, on held-out training images"
 _MAX_TITLE = "## The decay of weights under a limit, on held-out training images"
-# Images of the largest class of CIFAR-100, and classes.
-_SIZE = (500, 100)
 # Rows that are shown; the cells have the others.
 _BEST_SHOWN = 10
 # Classifiers, by the first words of their labels.
@@ -38,7 +38,7 @@ def choices_section(cells: Cells) -> str:
     ]
     strong = [
         line
-        for name in ("strong-stage-1", "strong-consistent")
+        for name in ("strong-stage-1", "strong-consistent", "strong-partners")
         for line in _strong(CHOICES[name], cells)
     ]
     sections = (
@@ -78,25 +78,34 @@ def _tried(table: Table, cells: Cells, most: int | None = None) -> list[str]:
 
 
 def _strong(table: Table, cells: Cells) -> list[str]:
-    """Show each stage 1 with its softmax, post-hoc adjustment and prototypes, these at their best.
-
-    The best of many settings is high by chance alone: the more were tried, the higher.
-    """
+    """Show each stage 1 with its softmax, and with other classifiers at their best."""
     [backbone] = table.backbones
     ranked = ranked_rows(table, backbone, cells)
     if not ranked:
         return []
-    said = f"{_run(table, ranked)} Each stage 1, with the best of every kind of classifier:"
+    kinds_tried = Counter(_classifier(row)[0] for row in table.rows)
+    n_stages = len({stage_1_of(row) for row in table.rows})
+    tried = " and ".join(f"{kinds_tried[kind] // n_stages} of {kind}" for kind in _KINDS[1:])
+    said = (
+        f"{_run(table, ranked)} Each stage 1, with the best of every kind of classifier; the best "
+        f"of many is high by chance alone, and there are {tried}; nor does one seed tell how far "
+        "trainings of the same stage 1 differ:"
+    )
     lines = [*_about(table, backbone, said), *header("stage 1", *_KINDS, "which PC")]
     best: dict[str, dict[str, tuple[str, Summary]]] = {}
     for row, score in ranked:
-        stage_2 = row.label.removeprefix(f"{stage_1_of(row)} / ")
-        kind, _, setting = stage_2.partition(", ")
+        kind, setting = _classifier(row)
         best.setdefault(stage_1_of(row), {}).setdefault(kind, (setting, score))
     for name, kinds in best.items():
         scores = [f"{kinds[kind][1].mean:.2f}" if kind in kinds else MISSING for kind in _KINDS]
         lines.append(line([name, *scores, kinds["PC"][0] if "PC" in kinds else ""]))
     return [*lines, ""]
+
+
+def _classifier(row: Row) -> tuple[str, str]:
+    """Give the kind of a row's classifier, and how it is set."""
+    kind, _, setting = row.label.removeprefix(f"{stage_1_of(row)} / ").partition(", ")
+    return kind, setting
 
 
 def _run(table: Table, ranked: _Ranked) -> str:
@@ -124,10 +133,13 @@ def _judged_held_out(table: Table) -> tuple[str, str]:
 
 def _judged_aside(table: Table) -> tuple[str, str]:
     """Say the same where a wider draw has the images."""
-    counts = (long_tailed_counts(*_SIZE, ratio) for ratio in (table.aside_from, CIFAR100.imbalance))
+    counts = (
+        long_tailed_counts(*SIZES[CIFAR100.dataset], ratio)
+        for ratio in (table.aside_from, CIFAR100.imbalance)
+    )
     _, n = aside_counts(*counts)
     # An accuracy of one half has the largest error.
-    error = 50 / (n * _SIZE[1]) ** 0.5
+    error = 50 / (n * SIZES[CIFAR100.dataset][1]) ** 0.5
     return (
         f"training images that imbalance {table.aside_from:g} keeps and "
         f"{CIFAR100.imbalance:g} leaves, {n} of every class and the same for all seeds (the "

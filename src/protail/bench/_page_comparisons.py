@@ -24,7 +24,7 @@ by what its steps take, and an equal one of what all classifiers took; of cells 
 theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
 classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
 and flip*: without these. *As published*: with the rate and decay of its authors, but the last
-epoch, where they take the best.
+epoch, where they take the best. Nothing stands where no run is wanted.
 """
 # Columns that are ratios: the groups of classes are shown of this one.
 _GROUPS_OF = "100"

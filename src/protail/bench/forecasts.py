@@ -14,7 +14,7 @@ from protail.data.sets import long_tailed_counts
 from protail.recipes._aside_data import aside_counts
 
 # Images of the largest class, and classes. A step takes as long on either: images are as large.
-_SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
+SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
 # Stands for any other data set, of which only cells of the same one tell the time.
 _SOME_SIZE = (1000, 10)
 # What a step of a method is thought to take where no cell has it: contrasts and experts pass an
@@ -78,7 +78,7 @@ def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = No
 def _tells(record: _Table, data: _Table, gpus: Sequence[str] | None) -> bool:
     dataset, other = data["dataset"], record["data"]["dataset"]
     same_images = record["data"].get("miniature", 0) == data["miniature"]
-    same_size = same_images and (other == dataset or {other, dataset} <= set(_SIZES))
+    same_size = same_images and (other == dataset or {other, dataset} <= set(SIZES))
     same_place = gpus is None or record.get("about", {}).get("gpus") == list(gpus)
     return same_size and same_place and "seconds" in record
 
@@ -119,7 +119,8 @@ def _kind(phase: _Table) -> tuple[Any, ...]:
     """Name what makes a phase's epochs as long as they are."""
     keys = ("backbone", "batch_size", "method", "sampler", "precision")
     twice = bool(phase.get("sam", 0.0))
-    return (*(phase[key] for key in keys), tuple(phase.get("second_view", ())), twice)
+    drawn = phase.get("partners", "batch") != "batch"
+    return (*(phase[key] for key in keys), tuple(phase.get("second_view", ())), twice, drawn)
 
 
 def _is_plain(phase: _Table, wanted: _Table) -> bool:
@@ -157,7 +158,7 @@ def _draws(stage: _Table, data: _Table) -> float:
     if large is not None:
         n_max, n_classes, n_images = large.n_max, large.n_classes, large.n_images
     else:
-        n_max, n_classes = _SIZES.get(data["dataset"], _SOME_SIZE)
+        n_max, n_classes = SIZES.get(data["dataset"], _SOME_SIZE)
         ratios = data["imbalance"], data.get("aside_from", 0.0)
         n_max, n_images = _learned_from(n_max, n_classes, *ratios)
     images = n_max * n_classes if stage["sampler"] == "class-balanced" else n_images

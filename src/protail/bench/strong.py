@@ -47,15 +47,19 @@ STRONG_STAGE_1: dict[str, dict[str, Any]] = {
     "cutmix alone": _changed(mixup=0.0),
     "scale 32": _changed(scale=32.0),
 }
-# The best of them was ahead of what takes as long, and stands between neighbours here.
+# The best of them was ahead of what takes as long: its neighbours.
 CONSISTENT_STAGE_1: dict[str, dict[str, Any]] = {
     "200 epochs": _changed(_CONSISTENT, epochs=200),
     "scale 8": _changed(_CONSISTENT, scale=8.0),
     "rate 0.05": _changed(_CONSISTENT, lr=0.05),
     "weight 10": _changed(_CONSISTENT, weight=10.0),
+}
+# More of any of these changed little: what is left is what the mixtures are made of.
+PARTNERS_STAGE_1: dict[str, dict[str, Any]] = {
+    "consistent mixtures": _CONSISTENT,
     "class-balanced partners": _changed(_CONSISTENT, partners="class-balanced"),
     "square-root partners": _changed(_CONSISTENT, partners="square-root"),
-    "averaged weights": _changed(_CONSISTENT, schedule="steps", drops=[[0.6, 0.2]], ema=0.9998),
+    "averaged weights": _changed(_CONSISTENT, schedule="steps", drops=[[0.6, 0.2]], ema=0.9995),
     "randaugment": _changed(_CONSISTENT, augment=_RANDOM, second_view=_RANDOM),
     "square-root sampler": _changed(_CONSISTENT, sampler="square-root"),
     "decay 2e-3": _changed(_CONSISTENT, weight_decay=2e-3),
@@ -78,5 +82,12 @@ STRONG_STAGE_2 = _with_rivals(
 CONSISTENT_STAGE_2 = _with_rivals(
     prototypes_of_one_length(
         (), radii=(24.0, 32.0, 48.0, 64.0), taus=(0.25, 0.5, 0.75), middle=(32.0, 0.5)
+    )
+)
+
+
+PARTNERS_STAGE_2 = _with_rivals(
+    prototypes_of_one_length(
+        (), radii=(24.0, 32.0), taus=(0.25, 0.5, 0.75), rates=(16.0,), middle=(32.0, 0.5)
     )
 )

@@ -15,6 +15,8 @@ from protail.bench.rows import Row
 from protail.bench.strong import (
     CONSISTENT_STAGE_1,
     CONSISTENT_STAGE_2,
+    PARTNERS_STAGE_1,
+    PARTNERS_STAGE_2,
     STRONG_STAGE_1,
     STRONG_STAGE_2,
 )
@@ -209,6 +211,12 @@ CHOICES = {
             "strong-consistent",
             "Which consistent mixtures prototypes do best on",
             crossed(CONSISTENT_STAGE_1, CONSISTENT_STAGE_2),
+            **_CHOSEN_ASIDE,
+        ),
+        Table(
+            "strong-partners",
+            "What else helps prototypes on consistent mixtures",
+            crossed(PARTNERS_STAGE_1, PARTNERS_STAGE_2),
             **_CHOSEN_ASIDE,
         ),
     )

@@ -29,18 +29,21 @@ def prototypes_of_one_length(
     *,
     radii: Iterable[float] = (8.0, 16.0, 24.0, 32.0),
     taus: Iterable[float] = (0.25, 0.5, 0.75, 1.0),
+    rates: Iterable[float] = (),
     middle: tuple[float, float] = (16.0, 0.5),
 ) -> dict[str, dict[str, Any]]:
     """Name settings of prototypes on features of one length, and by cosine at some rates.
 
-    At the middle radius and tau the rate and the images are varied too.
+    Each has the recipe's rate, and further ones; at the middle radius and tau the rate and the
+    images are varied too.
     """
     variants: dict[str, dict[str, Any]] = {}
+    further = list(rates)
     for radius, tau in product(radii, taus):
-        variants[f"radius {radius:g}, tau {tau:g}"] = {
-            "classifier.normalize": radius,
-            "classifier.tau": tau,
-        }
+        name = f"radius {radius:g}, tau {tau:g}"
+        variants[name] = {"classifier.normalize": radius, "classifier.tau": tau}
+        for rate in further:
+            variants[f"{name}, rate {rate:g}"] = variants[name] | {"classifier.lr": rate}
     radius, tau = middle
     name = f"radius {radius:g}, tau {tau:g}"
     variants[f"{name}, rate 1"] = variants[name] | {"classifier.lr": 1.0}

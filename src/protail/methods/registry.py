@@ -25,7 +25,7 @@ def register_method(
     views: int = 1,
     heads: Sequence[str] = (),
     losses: Sequence[str] = (),
-    mixes: bool | Literal["always"] = True,
+    mixes: bool | Literal["always"] | None = None,
     pretrained: bool = False,
 ) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
@@ -38,9 +38,10 @@ def register_method(
         How many augmented views of each image a step needs; the second is ``batch.second``.
     heads, losses : sequence of str
         The heads and losses it can work with; empty for any.
-    mixes : bool or "always"
-        Whether it can learn from mixtures of images, or learns from nothing else. Two views of an
-        image are mixed with the same partner.
+    mixes : bool or "always", optional
+        Whether it can learn from mixtures of images, or learns from nothing else; by default, a
+        method of one view can and one of two cannot. Two views of an image are mixed with the same
+        partner.
     pretrained : bool
         Whether it goes on from a backbone and a head that have been trained before.
 
@@ -64,14 +65,14 @@ def register_method(
     """
     if views not in (1, 2):
         raise ValueError(f"views={views!r}; expected 1 or 2.")
-    if mixes not in (True, False, "always"):
-        raise ValueError(f"mixes={mixes!r}; expected True, False or 'always'.")
+    if mixes not in (True, False, "always", None):
+        raise ValueError(f"mixes={mixes!r}; expected True, False, 'always' or None.")
     return METHODS.register(
         name,
         views=views,
         heads=tuple(heads),
         losses=tuple(losses),
-        mixes=mixes,
+        mixes=views == 1 if mixes is None else mixes,
         pretrained=pretrained,
     )
 

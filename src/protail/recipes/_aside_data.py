@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.sets import DataSet, ImageSet, long_tailed_index
-from protail.recipes._search_data import check_stages
+from protail.recipes._search_data import check_stages, contents
 
 
 def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
@@ -14,8 +14,8 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
 
     Draws nest: what a smaller ratio keeps of a class begins with what a larger one keeps. Judged on
     are the last images of each class of the wide draw, in the order of the draw, as many of every
-    class as the smallest one has more of. Classes that have fewer more lose the rest to them, and
-    these are all that the narrow draw loses. An image that is identical, in every pixel, to one
+    class as the smallest one has more of there. A class that has fewer more gives up images of its
+    own, which are then not learned from. An image that is identical, in every pixel, to one
     that is learned from or to a test image is not judged on.
 
     Parameters
@@ -67,11 +67,11 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
     train = images.subset(_first(images, learned))
     others = _first(images, images.profile.counts - n_judged)
     judged = images.subset(np.setdiff1d(np.arange(len(images)), others))
-    known = {*_contents(train), *_contents(wide.test)}
+    known = {*contents(train), *contents(wide.test)}
     return DataSet(
         narrow.name,
         train,
-        judged.subset([content not in known for content in _contents(judged)]),
+        judged.subset([content not in known for content in contents(judged)]),
         description={**narrow.description, "aside_from": wide.description["imbalance"]},
         # Groups are those of the whole: what is judged on makes no class rarer.
         group_counts=drawn,
@@ -110,7 +110,7 @@ def aside_counts(
 
 def _check_draws(wide: DataSet, narrow: DataSet) -> None:
     for data in (wide, narrow):
-        if "imbalance" not in data.description or not data.train.is_resident:
+        if "imbalance" not in data.description:
             raise ValueError(
                 f"{data.name}: it was not cut to a long tail; expected a draw, which leaves images "
                 "to judge on."
@@ -130,8 +130,3 @@ def _check_draws(wide: DataSet, narrow: DataSet) -> None:
 def _first(images: ImageSet, counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Find the first images of each class: a draw keeps them in the order in which it was made."""
     return long_tailed_index(images.labels, counts, "first")
-
-
-def _contents(images: ImageSet) -> list[bytes]:
-    assert images.pixels is not None
-    return [one.tobytes() for one in images.pixels]

@@ -15,6 +15,9 @@ from protail.recipes._toml import parse_value, toml_text
 from protail.recipes._types import plain
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
+# Settings that recipes of before do not name, as they were then; add those of your own here.
+_LATER: list[tuple[str, Any]] = [("partners", "batch")]
+
 # What is said about a recipe; nothing that is computed hangs on it.
 WORDS = ("title", "reference", "paper")
 
@@ -285,9 +288,16 @@ def recipe_hash(resolved: Mapping[str, Any]) -> str:
     >>> recipe_hash(same.resolved()) == recipe_hash(pc_la.resolved())
     True
     """
-    stages = {stage: _canonical(resolved[stage]) for stage in STAGES if stage in resolved}
+    stages = {stage: _named(resolved[stage]) for stage in STAGES if stage in resolved}
     text = json.dumps(stages, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _named(stage: Mapping[str, Any] | None) -> Any:
+    """Leave out settings that came later, where they change nothing: names stay what they were."""
+    if stage is None:
+        return None
+    return _canonical({key: value for key, value in stage.items() if (key, value) not in _LATER})
 
 
 def _canonical(value: Any) -> Any:

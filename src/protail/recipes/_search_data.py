@@ -84,7 +84,13 @@ def _same_images(images: ImageSet) -> NDArray[np.int64]:
     if images.pixels is None:
         return same_content(images)
     numbers: dict[bytes, int] = {}
-    return np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in images.pixels])
+    return np.array([numbers.setdefault(each, len(numbers)) for each in contents(images)])
+
+
+def contents(images: ImageSet) -> list[bytes]:
+    """Give the pixels of resident images, by which identical ones are known."""
+    assert images.pixels is not None
+    return [one.tobytes() for one in images.pixels]
 
 
 def judge(

@@ -14,9 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class MovingAverage(nn.Module):
     """Follow a module with an exponential moving average of its parameters.
 
-    Its tensors change in place and only by tensor code, so a CUDA graph can hold
-    `update`. Buffers, such as the statistics of batch normalisation, are taken over as
-    they are; `count_anew` gives the average statistics of its own.
+    Its tensors change in place and only by tensor code, so a CUDA graph can hold `update`. The
+    statistics of batch norms are averaged too, which is near enough on the way; in the end
+    `count_anew` gives the average those of its own. Other buffers are taken over as they are.
 
     Parameters
     ----------
@@ -49,17 +49,23 @@ class MovingAverage(nn.Module):
             raise ValueError(f"decay={decay!r}; expected 0 <= decay < 1, as in 0.999.")
         self.decay = decay
         self.average = copy.deepcopy(module).requires_grad_(False)
-        # In a tuple, so that they are not registered as parts of the average.
-        self._followed = (tuple(module.parameters()), tuple(module.buffers()))
+        pairs: list[tuple[Tensor, Tensor]] = list(
+            zip(self.average.parameters(), module.parameters(), strict=True)
+        )
+        taken = dict(zip(self.average.buffers(), module.buffers(), strict=True))
+        for norm in _batch_norms(self.average):
+            pairs += [(each, taken.pop(each)) for each in _statistics(norm)]
+        # In tuples, so that they are not registered as parts of the average.
+        self._averaged = (tuple(own for own, _ in pairs), tuple(other for _, other in pairs))
+        self._taken = tuple(taken.items())
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the average towards the module."""
-        parameters, buffers = self._followed
-        averaged = tuple(self.average.parameters())
+        averaged, followed = self._averaged
         if averaged:
-            torch._foreach_lerp_(averaged, parameters, 1 - self.decay)
-        for own, other in zip(self.average.buffers(), buffers, strict=True):
+            torch._foreach_lerp_(averaged, followed, 1 - self.decay)
+        for own, other in self._taken:
             own.copy_(other)
 
     @torch.no_grad()
@@ -69,7 +75,7 @@ class MovingAverage(nn.Module):
         forward: Callable[[Any], object],
         shared: Callable[[Tensor], Tensor] = lambda mean: mean,
     ) -> None:
-        """Let the average's batch norms forget the followed module's statistics, and count theirs.
+        """Let the average's batch norms forget their statistics, and count those of batches.
 
         Parameters
         ----------
@@ -79,19 +85,44 @@ class MovingAverage(nn.Module):
             Shows the average a batch.
         shared : callable, optional
             The mean over processes, where each has its own batches.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from protail.training import MovingAverage
+        >>> average = MovingAverage(torch.nn.BatchNorm1d(1), decay=0.75)
+        >>> average.count_anew([torch.tensor([[1.0], [2.0]])], average.average)
+        >>> average.average.running_mean, average.average.running_var
+        (tensor([1.5000]), tensor([0.5000]))
         """
-        norms = [each for each in self.average.modules() if isinstance(each, _BatchNorm)]
+        norms = _batch_norms(self.average)
         before = [norm.momentum for norm in norms]
-        self.average.eval()
-        for norm in norms:  # not dropout: same weights, same statistics
-            norm.train()
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain mean
-        for batch in batches:
-            forward(batch)
-        self.average.eval()
-        for norm, momentum in zip(norms, before, strict=True):
-            norm.momentum = momentum
-            for statistic in (norm.running_mean, norm.running_var):
-                if statistic is not None:
-                    statistic.copy_(shared(statistic))
+        self.average.eval()  # dropout stays off, so that the same weights have the same statistics
+        try:
+            for norm in norms:
+                norm.train()
+                norm.reset_running_stats()
+                norm.momentum = None  # a plain mean
+            for batch in batches:
+                forward(batch)
+        finally:
+            self.average.eval()
+            for norm, momentum in zip(norms, before, strict=True):
+                norm.momentum = momentum
+        for norm in norms:
+            for each in _statistics(norm):
+                each.copy_(shared(each))
+
+
+def _batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    return [
+        each
+        for each in module.modules()
+        if isinstance(each, _BatchNorm) and each.track_running_stats
+    ]
+
+
+def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.running_mean, norm.running_var

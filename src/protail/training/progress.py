@@ -1,4 +1,4 @@
-"""What a training tells whoever watches it: an epoch, the end of all sense, a bar."""
+"""What a training tells whoever watches it: an epoch, a divergence, a bar."""
 
 from __future__ import annotations
 

@@ -91,6 +91,10 @@ class RepresentationTraining:
         self.method = build_method(settings, counts, seed, start).to(device)
         if device.type == "cuda":
             self.method.to(memory_format=torch.channels_last)
+            if fabric is not None and fabric.world_size > 1:
+                # Statistics of the whole batch, as one process would have them.
+                synchronised: Any = nn.SyncBatchNorm
+                self.method.backbone = synchronised.convert_sync_batchnorm(self.method.backbone)
         self._max_norm = head_constraint(self.method.head, settings.max_norm)
         self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
         most = self.method.largest_batch
@@ -282,10 +286,6 @@ class RepresentationTraining:
 
     def _make_driver(self, captured: bool, fabric: Fabric | None) -> Driver[RowBatch]:
         if fabric is not None:
-            if fabric.world_size > 1 and self.device.type == "cuda":
-                # Statistics of the whole batch, as one process would have them.
-                synchronised: Any = nn.SyncBatchNorm
-                self.method.backbone = synchronised.convert_sync_batchnorm(self.method.backbone)
             self._forward, optimizer = fabric.setup(self.method, self.optimizer)
             return FabricDriver(fabric, self._loss, optimizer, self._after_step)
         if captured:

@@ -64,7 +64,7 @@ class RepresentationSettings:
         "standard" and one process.
     ema : float
         Decay of the moving average of the weights that is evaluated; 0 for none. Its batch norms
-        count their statistics over the images of the last epoch.
+        count their statistics in one more pass over the images of the last epoch.
     precision : {"bfloat16", "float32"}
         What the backbone computes in.
     """
