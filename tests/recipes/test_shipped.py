@@ -86,10 +86,10 @@ def test_no_two_compute_the_same_but_for_what_has_two_names():
     assert twins == {("balanced-softmax", "logit-adjusted")}
 
 
-ON_WD = [name for name in recipe_names() if name.startswith(("pc", "ncm"))]
+ON_WD = {name for name in recipe_names() if name.startswith(("pc", "ncm"))} - {"pc-strong"}
 
 
-@pytest.mark.parametrize("name", [*ON_WD, "author", "los", "tau-norm", "wd-max"])
+@pytest.mark.parametrize("name", [*sorted(ON_WD), "author", "los", "tau-norm", "wd-max"])
 def test_stage_1_is_that_of_wd(name):
     assert load_recipe(name).representation == load_recipe("wd").representation
 
