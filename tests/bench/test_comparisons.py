@@ -101,7 +101,11 @@ def test_rows_stand_above_those_of_the_paper(tmp_path):
     focal = lines.index("| Focal | ResNet-32 | not run | not run | not run |  |  |")
     assert lines[focal + 1] == "| *paper* |  | 38.41 | 44.32 | 55.78 |  |  |"
     assert "ours - paper" not in lines[focal + 2]
-    assert "| LWS | not run | not run | not run | not run |" in lines
+    # Groups are shown of what was run, ratio by ratio.
+    fifty = lines.index("| mirrored, imbalance 50 | many | medium | few | all |")
+    assert lines[fifty + 2] == "| RIDE | 70.00 | 40.00 | 10.00 | 52.00 (1 of 3 seeds) |"
+    assert not any(lines[fifty + 3 :])
+    assert "mirrored, imbalance 10 |" not in "\n".join(lines)
 
 
 def test_numbers_of_the_paper_stand_as_printed(tmp_path):
@@ -110,7 +114,7 @@ def test_numbers_of_the_paper_stand_as_printed(tmp_path):
     part = part_of(results_page(cells), "Table 9")
     assert "| *paper* |  | 77.03 |  |  |\n| *ours - paper* |  | +0.97 |  |  |" in part
     assert "| *paper* |  | 72.1 |  |  |" in part
-    assert "many" not in part
+    assert "| LDAM-DRW | 70.00 ± 0.00 | 40.00 ± 0.00 | 10.00 ± 0.00 | 78.00 ± 0.00 |" in part
 
 
 def test_columns_of_table_3_are_classifiers(tmp_path):
@@ -119,6 +123,7 @@ def test_columns_of_table_3_are_classifiers(tmp_path):
     part = part_of(results_page(cells), "Table 3")
     assert "| mirrored | backbone | CE | cRT | WD + MaxNorm | PC (Ours) | GFLOPs | GPU s |" in part
     assert "| DRO-LT | ResNet-32 | not run | 47.00 ± 0.00 | not run | not run |" in part
+    assert "| DRO-LT / cRT | 70.00 ± 0.00 | 40.00 ± 0.00 | 10.00 ± 0.00 | 47.00 ± 0.00 |" in part
     assert "| *ours - paper* |  |  | -0.30 |  |  |  |  |" in part
 
 
@@ -128,6 +133,7 @@ def test_what_is_not_wanted_is_not_called_missing(tmp_path):
     keep(cells, entry_of(table, others, "PC (Ours)"), [0.44] * 3)
     part = part_of(results_page(cells), "Table 3")
     assert f"| {others} | ResNet-34 |  |  | not run | 44.00 ± 0.00 |" in part
+    assert "| CE, ResNet-34 / PC (Ours), crop and flip | 70.00 ± 0.00 |" in part
     assert "| CE, ResNet-34 | ResNet-34 | not run | not run | not run | not run |" in part
     assert "crop and flip" in entry_of(table, others, "PC (Ours)").variant
     command = entry_of(table, others, "WD + MaxNorm").cell(0).command

@@ -26,8 +26,6 @@ classifier learns from images that are augmented as those of PC, with AutoAugmen
 and flip*: without these. *As published*: with the rate and decay of its authors, but the last
 epoch, where they take the best. Nothing stands where no run is wanted.
 """
-# Columns that are ratios: the groups of classes are shown of this one.
-_GROUPS_OF = "100"
 _DASH = "-"
 
 
@@ -51,9 +49,7 @@ def _all_cells(table: Comparison) -> list[Cell]:
 
 def _section(table: Comparison, cells: Cells) -> str:
     lines = [f"### Table {table.paper} of the paper: {table.title}", ""]
-    lines += [*_beside_paper(table, cells), ""]
-    if _GROUPS_OF in table.columns:
-        lines += [*_groups(table, cells), ""]
+    lines += [*_beside_paper(table, cells), "", *_groups(table, cells)]
     mixed = trainings_differ(_all_cells(table), cells)
     return "\n".join([*lines, *([MIXED, ""] if mixed else [])])
 
@@ -77,12 +73,26 @@ def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
 
 
 def _groups(table: Comparison, cells: Cells) -> Iterator[str]:
-    yield from header(f"mirrored, imbalance {_GROUPS_OF}", *GROUPS)
-    for row, entries in _rows(table).items():
-        for entry in entries:
-            if entry.column == _GROUPS_OF:
-                found = _found(table, entry, cells)
-                yield line([row, *(_number(table, found, group) for group in GROUPS)])
+    """Show the groups of classes of all that has been run, where they are no columns already."""
+    if set(GROUPS) <= set(table.columns):
+        return
+    parts: dict[str, list[str]] = {}
+    for entry in table.entries:
+        if found := _found(table, entry, cells):
+            is_ratio = entry.column.isdecimal()
+            part = f"mirrored, imbalance {entry.column}" if is_ratio else "mirrored"
+            numbers = (_number(table, found, group) for group in GROUPS)
+            parts.setdefault(part, []).append(line([_label(entry), *numbers]))
+    for part, lines in parts.items():
+        yield from (*header(part, *GROUPS), *lines, "")
+
+
+def _label(entry: Entry) -> str:
+    """Name an entry where its column is not seen: as its row, unless columns are classifiers."""
+    if entry.column.isdecimal() or entry.column in GROUPS:
+        return entry.row
+    row = entry.row.partition(": ")[0]  # what comes after it is about all columns
+    return ", ".join(filter(None, (f"{row} / {entry.column}", entry.variant)))
 
 
 def _rows(table: Comparison) -> dict[str, list[Entry]]:
