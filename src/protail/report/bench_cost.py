@@ -150,7 +150,7 @@ def _kind(recipe: Recipe) -> str:
     if recipe.classifier is not None and "prototype" in recipe.classifier.head:
         return "prototypes on frozen features"
     if recipe.phases["representation"].method != "standard":
-        return "several experts, or contrast"
+        return "experts, views or contrast"
     if recipe.classifier is not None:
         return "classifier on frozen features"
     return "one training, its own loss or mixing"

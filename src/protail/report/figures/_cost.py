@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Kinds of methods: colour and marker.
 KINDS = {
     "one training, its own loss or mixing": (DARK, "o"),
-    "several experts, or contrast": (ORANGE, "^"),
+    "experts, views or contrast": (ORANGE, "^"),
     "classifier on frozen features": (PURPLE, "s"),
     "prototypes on frozen features": (BLUE, "D"),
 }
