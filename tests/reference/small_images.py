@@ -27,6 +27,21 @@ def small_images(counts=(60, 30, 15, 8), n_test=10, seed=0):
     return DataSet("small", train, test, None, {"made": "for tests", "seed": seed})
 
 
+def six_images(folder=None):
+    """Make six images of noise of three classes, resident or in files in a folder."""
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
+    labels, classes = [0, 0, 0, 1, 1, 2], ("ant", "bee", "cat")
+    if folder is None:
+        return ImageSet(labels, classes, pixels)
+    from PIL import Image
+
+    files = []
+    for number, image in enumerate(pixels):
+        files.append(str(folder / f"{number}.png"))
+        Image.fromarray(image.transpose(1, 2, 0)).save(files[-1])
+    return ImageSet(labels, classes, files=files)
+
+
 def _images(labels, n_classes, seed):
     rng = np.random.default_rng(seed)
     colours = np.random.default_rng(7).integers(40, 216, (n_classes, 3, 1, 1))

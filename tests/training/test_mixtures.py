@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from protail.data import ClassBalancedSampler, InstanceSampler, SquareRootSampler, make_sampler
 from protail.data.augment import make_augment, make_loader_transform, uniforms
@@ -18,7 +17,7 @@ from protail.training.mixtures import Partners, make_partners
 from protail.training.representation import RepresentationTraining
 from protail.training.settings import RepresentationSettings
 from reference.augment import Kernels, cutmix_loop
-from reference.small_images import TINY, small_images
+from reference.small_images import TINY, six_images, small_images
 
 CPU = torch.device("cpu")
 LABELS = np.repeat(np.arange(4), (60, 30, 15, 8))
@@ -99,15 +98,7 @@ def test_an_epoch_longer_than_a_pass_of_partners_takes_several_other_ones():
 
 @pytest.fixture(params=["resident", "files"])
 def images(request, tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
-    labels, classes = [0, 0, 0, 1, 1, 2], ("ant", "bee", "cat")
-    if request.param == "resident":
-        return ImageSet(labels, classes, pixels)
-    files = []
-    for number, image in enumerate(pixels):
-        files.append(tmp_path / f"{number}.png")
-        Image.fromarray(image.transpose(1, 2, 0)).save(files[-1])
-    return ImageSet(labels, classes, files=[str(file) for file in files])
+    return six_images(None if request.param == "resident" else tmp_path)
 
 
 def augments(images):

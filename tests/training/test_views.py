@@ -2,21 +2,18 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from protail.data import InstanceSampler
 from protail.data.augment import mix, uniforms
 from protail.data.augment._mix import _PURPOSE
-from protail.data.sets import ImageSet
 from protail.methods import ImageBatch
 from protail.training.loader import make_feed
 from protail.training.mixtures import mix_views
 from protail.training.representation import RepresentationTraining
 from reference.augment import Kernels, cutmix_loop
-from reference.small_images import small_images
+from reference.small_images import six_images, small_images
 from reference.small_recipes import small_recipe
 
 CPU = torch.device("cpu")
@@ -24,15 +21,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(params=["resident", "files"])
 def images(request, tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
-    labels, classes = [0, 0, 0, 1, 1, 2], ("ant", "bee", "cat")
-    if request.param == "resident":
-        return ImageSet(labels, classes, pixels)
-    files = []
-    for number, image in enumerate(pixels):
-        files.append(tmp_path / f"{number}.png")
-        Image.fromarray(image.transpose(1, 2, 0)).save(files[-1])
-    return ImageSet(labels, classes, files=[str(file) for file in files])
+    return six_images(None if request.param == "resident" else tmp_path)
 
 
 def batches(images, augment, second, seed=0):

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from protail._messages import counted
 from protail.bench._page_tables import MISSING, header, line
 from protail.bench.cells import Cells
-from protail.bench.forecasts import SIZES
 from protail.bench.paper import paper_value
 from protail.bench.rows import Row
 from protail.bench.summaries import Summary, ranked_rows, summarize
 from protail.bench.tables import CHOICES, CIFAR100, TABLES, Table
 from protail.bench.tuning import stage_1_of
+from protail.bench.wanted import SIZES
 from protail.data.sets import long_tailed_counts
 from protail.recipes._aside_data import aside_counts
 
@@ -83,9 +83,9 @@ def _strong(table: Table, cells: Cells) -> list[str]:
     ranked = ranked_rows(table, backbone, cells)
     if not ranked:
         return []
-    kinds_tried = Counter(_classifier(row)[0] for row in table.rows)
-    n_stages = len({stage_1_of(row) for row in table.rows})
-    tried = " and ".join(f"{kinds_tried[kind] // n_stages} of {kind}" for kind in _KINDS[1:])
+    first = stage_1_of(table.rows[0])  # the others have the same classifiers
+    n_tried = Counter(_classifier(row)[0] for row in table.rows if stage_1_of(row) == first)
+    tried = " and ".join(f"{n_tried[kind]} of {kind}" for kind in _KINDS[1:])
     said = (
         f"{_run(table, ranked)} Each stage 1, with the best of every kind of classifier; the best "
         f"of many is high by chance alone, and there are {tried}; nor does one seed tell how far "
@@ -133,13 +133,11 @@ def _judged_held_out(table: Table) -> tuple[str, str]:
 
 def _judged_aside(table: Table) -> tuple[str, str]:
     """Say the same where a wider draw has the images."""
-    counts = (
-        long_tailed_counts(*SIZES[CIFAR100.dataset], ratio)
-        for ratio in (table.aside_from, CIFAR100.imbalance)
-    )
-    _, n = aside_counts(*counts)
+    n_max, n_classes = SIZES[CIFAR100.dataset]
+    ratios = (table.aside_from, CIFAR100.imbalance)
+    _, n = aside_counts(*(long_tailed_counts(n_max, n_classes, ratio) for ratio in ratios))
     # An accuracy of one half has the largest error.
-    error = 50 / (n * SIZES[CIFAR100.dataset][1]) ** 0.5
+    error = 50 / (n * n_classes) ** 0.5
     return (
         f"training images that imbalance {table.aside_from:g} keeps and "
         f"{CIFAR100.imbalance:g} leaves, {n} of every class and the same for all seeds (the "

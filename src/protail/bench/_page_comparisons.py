@@ -8,7 +8,7 @@ from statistics import mean
 from protail.bench._page_paired import paired_section
 from protail.bench._page_tables import DIVERGED, MISSING, MIXED, header, line
 from protail.bench.cells import GROUPS, Cells, Result
-from protail.bench.comparisons import COMPARISONS, Comparison, Entry
+from protail.bench.comparisons import COMPARISONS, OTHER_SETTINGS, Comparison, Entry
 from protail.bench.large import LARGE
 from protail.bench.paper import paper_table
 from protail.bench.summaries import Summary, summarize_results, trainings_differ
@@ -91,7 +91,7 @@ def _label(entry: Entry) -> str:
     """Name an entry where its column is not seen: as its row, unless columns are classifiers."""
     if entry.column.isdecimal() or entry.column in GROUPS:
         return entry.row
-    row = entry.row.partition(": ")[0]  # what comes after it is about all columns
+    row = entry.row.removesuffix(OTHER_SETTINGS)
     return ", ".join(filter(None, (f"{row} / {entry.column}", entry.variant)))
 
 

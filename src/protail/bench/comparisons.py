@@ -188,7 +188,7 @@ _CLASSIFIERS = (
     ("PC (Ours)", "pc-cdt-la"),
 )
 # The settings of wd-max were chosen on WD; and not every backbone has seen images as PC has them.
-_OTHERS = "Max as published, PC on crop and flip"
+OTHER_SETTINGS = ": Max as published, PC on crop and flip"
 _OTHER_CLASSIFIERS = (
     ("WD + MaxNorm", "wd-max", *_AS_PUBLISHED),
     ("PC (Ours)", "pc-cdt-la", "crop and flip", {"classifier.augment": ["crop", "flip"]}),
@@ -214,7 +214,7 @@ def _table_3() -> Iterable[Entry]:
             yield Entry(row, column, recipe, draw, paper)
     for column, classifier, variant, overrides in _OTHER_CLASSIFIERS:
         for row, first, _ in _REPRESENTATIONS:
-            recipe, name = f"{first}/{classifier}", f"{row}: {_OTHERS}"
+            recipe, name = f"{first}/{classifier}", f"{row}{OTHER_SETTINGS}"
             yield Entry(name, column, recipe, draw, overrides=overrides, variant=variant)
 
 

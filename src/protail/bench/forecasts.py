@@ -10,11 +10,10 @@ from typing import Any
 from protail.bench.cells import Cells
 from protail.bench.groups import Group
 from protail.bench.large import LARGE_SETS
+from protail.bench.wanted import SIZES
 from protail.data.sets import long_tailed_counts
 from protail.recipes._aside_data import aside_counts
 
-# Images of the largest class, and classes. A step takes as long on either: images are as large.
-SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
 # Stands for any other data set, of which only cells of the same one tell the time.
 _SOME_SIZE = (1000, 10)
 # What a step of a method is thought to take where no cell has it: contrasts and experts pass an
@@ -77,6 +76,7 @@ def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = No
 
 def _tells(record: _Table, data: _Table, gpus: Sequence[str] | None) -> bool:
     dataset, other = data["dataset"], record["data"]["dataset"]
+    # A step takes as long on either CIFAR: images are as large.
     same_images = record["data"].get("miniature", 0) == data["miniature"]
     same_size = same_images and (other == dataset or {other, dataset} <= set(SIZES))
     same_place = gpus is None or record.get("about", {}).get("gpus") == list(gpus)

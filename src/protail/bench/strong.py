@@ -13,7 +13,6 @@ from typing import Any
 from protail.bench.rows import AUGMENT_OF_PROTOTYPES, Row
 from protail.bench.tuning import prototypes_of_one_length
 
-# Batches of 128 take a GPU less time an epoch than those of 64.
 _BASE: dict[str, Any] = {
     "representation.augment": AUGMENT_OF_PROTOTYPES,
     "representation.head": "cosine",
@@ -35,7 +34,7 @@ _RANDOM = ["crop", "flip", "randaugment", "cutout"]
 _CONSISTENT = _changed(
     method="mixture-consistency", second_view=AUGMENT_OF_PROTOTYPES, batch_size=64
 )
-# The second to the fourth take a GPU equally long: twice the epochs, passes or images of the base.
+# The second to the fourth have twice the epochs, passes or views of the base.
 STRONG_STAGE_1: dict[str, dict[str, Any]] = {
     "base": _BASE,
     "200 epochs": _changed(epochs=200),
@@ -47,14 +46,14 @@ STRONG_STAGE_1: dict[str, dict[str, Any]] = {
     "cutmix alone": _changed(mixup=0.0),
     "scale 32": _changed(scale=32.0),
 }
-# The best of them was ahead of what takes as long: its neighbours.
+# The best of them, changed in one thing at a time.
 CONSISTENT_STAGE_1: dict[str, dict[str, Any]] = {
     "200 epochs": _changed(_CONSISTENT, epochs=200),
     "scale 8": _changed(_CONSISTENT, scale=8.0),
     "rate 0.05": _changed(_CONSISTENT, lr=0.05),
     "weight 10": _changed(_CONSISTENT, weight=10.0),
 }
-# More of any of these changed little: what is left is what the mixtures are made of.
+# None of these was clearly ahead of it. Here it stands beside what it is compared with.
 PARTNERS_STAGE_1: dict[str, dict[str, Any]] = {
     "consistent mixtures": _CONSISTENT,
     "class-balanced partners": _changed(_CONSISTENT, partners="class-balanced"),
@@ -84,8 +83,6 @@ CONSISTENT_STAGE_2 = _with_rivals(
         (), radii=(24.0, 32.0, 48.0, 64.0), taus=(0.25, 0.5, 0.75), middle=(32.0, 0.5)
     )
 )
-
-
 PARTNERS_STAGE_2 = _with_rivals(
     prototypes_of_one_length(
         (), radii=(24.0, 32.0), taus=(0.25, 0.5, 0.75), rates=(16.0,), middle=(32.0, 0.5)

@@ -14,6 +14,8 @@ from protail.recipes import Recipe, load_recipe, recipe_hash
 
 # What every table has a cell of.
 SEEDS = (0, 1, 2)
+# What draws are cut from: images of the largest class, and classes.
+SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,9 @@ class MovingAverage(nn.Module):
         """
         norms = _batch_norms(self.average)
         before = [norm.momentum for norm in norms]
-        self.average.eval()  # dropout stays off, so that the same weights have the same statistics
+        # Dropout stays off, as it does not under torch's `update_bn`: the same weights then have
+        # the same statistics, and no generator is drawn from that recorded steps share.
+        self.average.eval()
         try:
             for norm in norms:
                 norm.train()
