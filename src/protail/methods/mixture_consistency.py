@@ -80,6 +80,8 @@ class MixtureConsistency(Method):
     torch.Size([])
     """
 
+    _name = "mixture-consistency"
+
     def __init__(
         self,
         backbone: nn.Module,
@@ -113,11 +115,16 @@ class MixtureConsistency(Method):
         Tensor, shape ()
             Of both views, and of how far they disagree.
         """
-        features = self.features(torch.cat([batch.images, _checked_second(batch)]))
-        first, second = _in_full(self.head(features)).chunk(2)
+        features = self.features(self._both_views(batch))
+        logits = _in_full(self.head(features))
+        return self._mixed_loss(logits, batch) + self.weight * self._disagreement(features)
+
+    def _mixed_loss(self, logits: Tensor, batch: ImageBatch) -> Tensor:
+        """Give the mean of the losses of both views, one below the other."""
+        first, second = logits.chunk(2)
         of_first = self.loss_of(first, batch)
         of_second = self.loss_of(second, batch._replace(share=batch.second_share))
-        return (of_first + of_second) / 2 + self.weight * self._disagreement(features)
+        return (of_first + of_second) / 2
 
     def _disagreement(self, features: Tensor) -> Tensor:
         """Give the mean over both views, one below the other, of one minus the cosine."""
@@ -127,19 +134,19 @@ class MixtureConsistency(Method):
         aims = own.detach().roll(len(own) // 2, 0)  # those of the other view
         return 1 - (guesses * aims).sum(1).mean()
 
+    def _both_views(self, batch: ImageBatch) -> Tensor:
+        """Put the images of both views one below the other, or say what the batch lacks."""
+        for name in ("second", "other", "share", "second_share"):
+            if getattr(batch, name) is None:
+                raise ValueError(
+                    f"batch.{name} is missing; {self._name!r} expected two views of every "
+                    "image, both mixed with the same other image. Ask for a second view, and "
+                    "switch mixup, cutmix or both on."
+                )
+        assert batch.second is not None
+        return torch.cat([batch.images, batch.second])
+
 
 def _in_full(rows: Tensor) -> Tensor:
     """Go on in float32 at least, whatever came before computed in."""
     return rows.to(torch.promote_types(rows.dtype, torch.float32))
-
-
-def _checked_second(batch: ImageBatch) -> Tensor:
-    for name in ("second", "other", "share", "second_share"):
-        if getattr(batch, name) is None:
-            raise ValueError(
-                f"batch.{name} is missing; 'mixture-consistency' expected two views of every "
-                "image, both mixed with the same other image. Ask for a second view, and switch "
-                "mixup, cutmix or both on."
-            )
-    assert batch.second is not None
-    return batch.second

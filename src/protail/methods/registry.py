@@ -26,7 +26,7 @@ def register_method(
     heads: Sequence[str] = (),
     losses: Sequence[str] = (),
     mixes: bool | Literal["always"] | None = None,
-    pretrained: bool = False,
+    pretrained: bool | Literal["teacher"] = False,
 ) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
 
@@ -42,8 +42,9 @@ def register_method(
         Whether it can learn from mixtures of images, or learns from nothing else; by default, a
         method of one view can and one of two cannot. Two views of an image are mixed with the same
         partner.
-    pretrained : bool
-        Whether it goes on from a backbone and a head that have been trained before.
+    pretrained : bool or "teacher"
+        Whether it goes on from a backbone and a head that have been trained before, or begins anew
+        and learns from them: they are then put into ``teacher.backbone`` and ``teacher.head``.
 
     Returns
     -------
@@ -67,6 +68,8 @@ def register_method(
         raise ValueError(f"views={views!r}; expected 1 or 2.")
     if mixes not in (True, False, "always", None):
         raise ValueError(f"mixes={mixes!r}; expected True, False, 'always' or None.")
+    if pretrained not in (True, False, "teacher"):
+        raise ValueError(f"pretrained={pretrained!r}; expected True, False or 'teacher'.")
     return METHODS.register(
         name,
         views=views,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from protail.heads.registry import HEADS
 from protail.methods.registry import METHODS
 from protail.recipes._places import Place
@@ -35,9 +37,10 @@ def check_stages(
         if representation is None:
             raise place.error("it has pretraining and no representation stage; expected both.")
         _check_pretraining(pretraining, representation, place)
-    elif representation is not None and METHODS.needs(representation.method).get("pretrained"):
+    elif representation is not None and (needs := _pretrained(representation)):
+        verb = "learns" if needs == "teacher" else "goes on"
         raise place.error(
-            f"representation.method = {representation.method!r} goes on from a backbone and a head "
+            f"representation.method = {representation.method!r} {verb} from a backbone and a head "
             "that have been trained before, and there is no pretraining stage; expected one, as in "
             "recipe 'dro-lt'."
         )
@@ -73,20 +76,29 @@ def _check_pretraining(
         raise place.at("backbone").unexpected(
             pretraining.backbone, f"{representation.backbone!r}, that of the representation"
         )
-    needs_head = METHODS.needs(representation.method).get("pretrained")
-    if needs_head and pretraining.head != representation.head:
-        raise place.at("head").unexpected(
-            pretraining.head, f"{representation.head!r}, with which the representation goes on"
-        )
+    needs = _pretrained(representation)
+    if needs and pretraining.head != representation.head:
+        purpose = "that of the representation, which learns from it"
+        if needs != "teacher":
+            purpose = "with which the representation goes on"
+        raise place.at("head").unexpected(pretraining.head, f"{representation.head!r}, {purpose}")
     same = pretraining.head == representation.head
     if same and pretraining.head_options != representation.head_options:
         raise place.at("head_options").unexpected(
             pretraining.head_options,
             f"{toml_text(representation.head_options)}, those of the representation",
         )
+    begins = "it in the pretraining, with which the representation begins"
+    if needs == "teacher":
+        begins = "nothing: the representation begins anew, and learns from the pretraining"
     for key in ("pretrained", "weights"):
         if getattr(representation, key):
             raise recipe.at(f"representation.{key}").unexpected(
-                getattr(representation, key),
-                "it in the pretraining, with which the representation begins",
+                getattr(representation, key), begins
             )
+
+
+def _pretrained(representation: RepresentationSettings) -> bool | Literal["teacher"]:
+    """Say what its method does with what has been trained before, as it was registered."""
+    needs: bool | Literal["teacher"] = METHODS.needs(representation.method).get("pretrained", False)
+    return needs

@@ -95,7 +95,8 @@ class MovingAverage(nn.Module):
         >>> average.average.running_mean, average.average.running_var
         (tensor([1.5000]), tensor([0.5000]))
         """
-        norms = _batch_norms(self.average)
+        # What a module keeps in eval mode while it is trained has statistics that stay.
+        norms = [norm for norm in _batch_norms(self.average.train()) if norm.training]
         before = [norm.momentum for norm in norms]
         # Dropout stays off, as it does not under torch's `update_bn`: the same weights then have
         # the same statistics, and no generator is drawn from that recorded steps share.

@@ -13,6 +13,8 @@ from protail.backbones import make_backbone
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
 from protail.methods import Method, make_method
+from protail.methods.registry import METHODS
+from protail.training._randomness import derived_seed
 from protail.training.schedules import Schedule, constant, cosine, steps, warm_up
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 
@@ -24,21 +26,40 @@ def build_method(
     start: Method | None = None,
 ) -> Method:
     """Build backbone, head and loss; same seed, same start."""
+    is_taught = METHODS.needs(settings.method).get("pretrained") == "teacher"
+    # Drawn as its teacher was, a student would begin too near to it to become another network.
+    own_seed = derived_seed(seed, "student") if is_taught else seed
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # a GPU's is that of recorded steps
+        torch.default_generator.manual_seed(own_seed)  # a GPU's is that of recorded steps
         backbone = make_backbone(
             settings.backbone, pretrained=settings.pretrained, weights=settings.weights
         )
         n_features = int(backbone.n_features)  # type: ignore[arg-type]
         head = make_head(settings.head, len(counts), n_features, **settings.head_options)
-        if start is not None:
+        if start is not None and not is_taught:
             # Before a method makes copies of them.
             backbone.load_state_dict(start.backbone.state_dict())
             if type(head) is type(start.head):
                 head.load_state_dict(start.head.state_dict())
         check_experts(settings, backbone, head)
         loss = make_loss(settings.loss, counts, **settings.loss_options)
-        return make_method(settings.method, backbone, head, loss, counts, **settings.method_options)
+        options = settings.method_options
+        method = make_method(settings.method, backbone, head, loss, counts, **options)
+    if start is not None and is_taught:
+        _load_teacher(method, start)
+    return method
+
+
+def _load_teacher(method: Method, start: Method) -> None:
+    teacher = method.teacher
+    assert isinstance(teacher, Method)
+    if type(teacher.head) is not type(start.head):
+        raise ValueError(
+            f"start has a {type(start.head).__name__}, and the teacher a "
+            f"{type(teacher.head).__name__}; expected the same head. Train both with one."
+        )
+    teacher.backbone.load_state_dict(start.backbone.state_dict())
+    teacher.head.load_state_dict(start.head.state_dict())
 
 
 def check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:

@@ -61,7 +61,7 @@ class RepresentationTraining:
         Whether to compile the network first; worth it for long trainings on a GPU.
     start : Method, optional
         What an earlier phase has learned: its backbone, and its head where that is of the same
-        kind, are where this one begins.
+        kind, are where this one begins; or they are the teacher of a method that has one.
     stage : str
         What the phase is called; others draw other images.
 

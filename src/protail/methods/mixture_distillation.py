@@ -1,0 +1,182 @@
+"""Consistency of mixtures, learned beside a frozen teacher that sees the same mixtures."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+from protail.methods.method import ImageBatch, Method
+from protail.methods.mixture_consistency import MixtureConsistency, _in_full
+from protail.methods.registry import register_method
+from protail.profile import ClassProfile, Counts
+
+
+@register_method("mixture-distillation", views=2, mixes="always", pretrained="teacher")
+class MixtureDistillation(MixtureConsistency):
+    """Learn as "mixture-consistency" does, and from what a trained network says of the mixtures.
+
+    The teacher is a backbone and a head of the same kinds, trained before and frozen. With s the
+    student's logits of both views, t the teacher's, T the temperature and l_c the logarithm of a
+    class's share of the training images::
+
+        q = softmax((t - tau * l) / T)
+        p = softmax((s - tau * l) / T)
+        taught_loss = T^2 * KL(q || p)
+        loss = (1 - taught) * (loss_1 + loss_2) / 2 + taught * taught_loss + weight * disagreement
+
+    averaged over the batch and, for the taught loss, over both views. The student's backbone and
+    head alone are judged.
+
+    Parameters
+    ----------
+    backbone : nn.Module
+        Images to features; says how many as ``n_features``.
+    head : nn.Module
+        Features to logits.
+    loss : nn.Module
+        Logits and labels to a number.
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training images of every class, none of them 0.
+    weight : float, default=4
+        How much the disagreement counts; 0 leaves the losses.
+    projection : int, default=256
+        Length of what is compared.
+    taught : float, default=0.5
+        Share of the loss that is the teacher's, from 0 to 1; the rest is that of the labels.
+    tau : float, default=0
+        How far teacher and student are compared as if classes were equally frequent; 1 takes the
+        whole logarithm of their shares away.
+    temperature : float, default=1
+        Divides the logits that are compared; above 1, small probabilities count for more.
+
+    Attributes
+    ----------
+    projector, predictor : nn.Linear
+        The layers beside backbone and head; both are trained.
+    teacher : Method
+        Copies of backbone and head, without gradients and always in eval mode. They know nothing
+        until what has been trained before is loaded into them.
+    log_prior : Tensor, shape (n_classes,)
+        The logarithm of every class's share of the training images.
+
+    Notes
+    -----
+    The factor T^2 keeps the gradients of the taught loss as large at one temperature as at
+    another, as in the first reference. A student of the same kind as its teacher, which begins
+    anew, is the second's. Neither of them adjusts the logits that are compared.
+
+    References
+    ----------
+    Distilling the Knowledge in a Neural Network. 2015.
+
+    Born-Again Neural Networks. ICML 2018.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from protail.backbones import CifarResNet
+    >>> from protail.methods import ImageBatch, make_method
+    >>> backbone = CifarResNet([1], [8], learned_shortcuts=False, fan="fan_in")
+    >>> parts = backbone, nn.Linear(8, 3), nn.CrossEntropyLoss(), [4, 2, 1]
+    >>> method = make_method("mixture-distillation", *parts, projection=16, taught=0.7)
+    >>> trained = CifarResNet([1], [8], learned_shortcuts=False, fan="fan_in")
+    >>> method.teacher.backbone.load_state_dict(trained.state_dict())
+    <All keys matched successfully>
+    >>> batch = ImageBatch(
+    ...     images=torch.rand(2, 3, 8, 8),
+    ...     labels=torch.tensor([0, 2]),
+    ...     other=torch.tensor([2, 0]),
+    ...     share=torch.tensor(0.7),
+    ...     second=torch.rand(2, 3, 8, 8),
+    ...     second_share=torch.tensor(0.75),
+    ... )
+    >>> method(batch).shape, method.train().teacher.training
+    (torch.Size([]), False)
+    """
+
+    _name = "mixture-distillation"
+    log_prior: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        loss: nn.Module,
+        counts: Counts,
+        *,
+        weight: float = 4.0,
+        projection: int = 256,
+        taught: float = 0.5,
+        tau: float = 0.0,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(backbone, head, loss, counts, weight=weight, projection=projection)
+        if not 0 <= taught <= 1:
+            raise ValueError(f"taught={taught!r}; expected from 0 to 1, as in 0.5.")
+        if not 0 <= tau < math.inf:
+            raise ValueError(f"tau={tau!r}; expected a finite number >= 0, as in 1.0.")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature={temperature!r}; expected a number above 0, as in 2.0.")
+        self.taught, self.tau, self.temperature = taught, tau, temperature
+        # It is never asked for a loss, and one with a state would be saved twice.
+        copies = copy.deepcopy(backbone), copy.deepcopy(head)
+        self.teacher = Method(*copies, nn.Identity(), counts).requires_grad_(False).eval()
+        profile = ClassProfile.of(counts)
+        log_prior = profile.log_counts - math.log(profile.n_samples)
+        self.register_buffer(
+            "log_prior", torch.as_tensor(log_prior, dtype=torch.get_default_dtype())
+        )
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of everything but the teacher, which stays in eval mode.
+
+        Parameters
+        ----------
+        mode : bool
+            Whether it is that of training.
+
+        Returns
+        -------
+        MixtureDistillation
+            Itself.
+        """
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Give the loss of a batch.
+
+        Parameters
+        ----------
+        batch : ImageBatch
+            With a second view, and both views mixed.
+
+        Returns
+        -------
+        Tensor, shape ()
+            Of the labels and of the teacher, of both views, and of how far the views disagree.
+        """
+        images = self._both_views(batch)
+        features = self.features(images)
+        logits = _in_full(self.head(features))
+        with torch.no_grad():
+            aims = self.teacher.logits(images)
+        labelled = (1 - self.taught) * self._mixed_loss(logits, batch)
+        taught = self.taught * self._taught_loss(logits, aims)
+        return labelled + taught + self.weight * self._disagreement(features)
+
+    def _taught_loss(self, logits: Tensor, aims: Tensor) -> Tensor:
+        log_p, log_q = self._compared(logits), self._compared(aims)
+        # Its gradient is as many times smaller.
+        return self.temperature**2 * kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+
+    def _compared(self, logits: Tensor) -> Tensor:
+        adjusted = logits - self.tau * self.log_prior.to(logits.dtype)
+        return (adjusted / self.temperature).log_softmax(1)
