@@ -11,6 +11,7 @@ from protail.recipes import RecipeError, load_recipe
 from protail.recipes._parts import PARTS
 from protail.training.making import build_method
 from protail.training.settings import PartnerSource
+from reference.small_recipes import small_distillation
 
 TWO_MIXTURES = {
     "representation.method": "mixture-consistency",
@@ -213,6 +214,17 @@ MORE_WRONG = [
         'representation.weights = "a.safetensors"; expected it in the pretraining',
     ),
     ("dro-lt", {"representation.label_smoothing": 0.1}, "representation.method: "),
+    (
+        "mixture-consistency",
+        {"representation.method": "mixture-distillation"},
+        "representation.method = 'mixture-distillation' learns from a backbone and a head that "
+        "have been trained before, and there is no pretraining stage",
+    ),
+    (
+        "mixture-consistency",
+        {"representation.method": "mixture-distillation", "representation.taught": 2.0},
+        "taught=2.0; expected from 0 to 1",
+    ),
     ("wd-max", {"classifier.bias": False}, "classifier.bias = false; expected true, as the head"),
     ("ride", {"representation.epochs": 20}, "fewer than epochs, which is 20"),
 ]
@@ -224,6 +236,32 @@ MORE_WRONG = [
 def test_what_would_fail_after_hours_is_refused_at_once(name, changes, words):
     with pytest.raises(RecipeError, match=re.escape(words)):
         load_recipe(name).with_overrides(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"pretraining.head": "linear"},
+            "'cosine', that of the representation, which learns from it",
+        ),
+        (
+            {"pretraining.scale": 8.0},
+            "head_options = {scale = 8.0}; expected {scale = 16.0}, those of the representation",
+        ),
+        (
+            {"pretraining.backbone": "resnet32"},
+            'pretraining.backbone = "resnet32"; expected',
+        ),
+        (
+            {"representation.weights": "a.safetensors"},
+            'representation.weights = "a.safetensors"; expected nothing: the representation begins',
+        ),
+    ],
+)
+def test_a_teacher_that_cannot_be_one_is_refused(changes, words):
+    with pytest.raises(RecipeError, match=re.escape(words)):
+        small_distillation().with_overrides(changes)
 
 
 def test_experts_are_counted_in_the_same_words_where_a_method_is_built():

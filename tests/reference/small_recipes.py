@@ -1,5 +1,7 @@
 """Every recipe, small enough to be run in seconds: other numbers, the same parts."""
 
+from dataclasses import replace
+
 from protail.backbones import backbone_names, register_backbone
 from protail.backbones.experts import ExpertResNet
 from protail.recipes import load_recipe
@@ -56,3 +58,12 @@ def small_recipe(name):
         if settings is not None and getattr(settings, options).get(option) is not None:
             changes[key] = value
     return recipe.with_overrides(changes)
+
+
+def small_distillation(**options):
+    """Make a recipe whose representation learns from its pretraining."""
+    recipe = small_recipe("mixture-consistency")
+    first = recipe.representation
+    taught = replace(first, method="mixture-distillation")
+    recipe = replace(recipe, pretraining=first, representation=taught)
+    return recipe.with_overrides({f"representation.{key}": v for key, v in options.items()})

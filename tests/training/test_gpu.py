@@ -74,14 +74,34 @@ def trained(how, data, **options):
 )
 def test_captured_steps_are_the_plain_ones(changes):
     """Twenty steps, the last, smaller batch of each epoch among them."""
-    data = small_images()
-    plain, plain_losses = trained(settings(**changes), data)
-    captured, losses = trained(settings(**changes), data, captured=True)
+    assert_captured_is_plain(settings(**changes), small_images())
+
+
+def assert_captured_is_plain(how, data, **options):
+    plain, plain_losses = trained(how, data, **options)
+    captured, losses = trained(how, data, captured=True, **options)
     np.testing.assert_allclose(losses, plain_losses, atol=1e-4)
     for name, tensor in plain.state.state_dict().items():
         torch.testing.assert_close(
             captured.state.state_dict()[name], tensor, rtol=1e-4, atol=1e-4, msg=name
         )
+    return captured
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_captured_steps_leave_a_teacher_as_it_was(ema):
+    how = settings(
+        method="mixture-consistency", second_view=("crop", "flip"), mixup=1.0, cutmix=1.0, ema=ema
+    )
+    options = {"tau": 0.5, "temperature": 2.0}
+    taught = dataclasses.replace(how, method="mixture-distillation", method_options=options)
+    data = small_images()
+    first, _ = trained(how, data, stage="pretraining")
+    start = first.evaluated
+    captured = assert_captured_is_plain(taught, data, start=start)
+    for part in ("backbone", "head"):
+        expected, got = (getattr(m, part).state_dict() for m in (start, captured.method.teacher))
+        assert all(torch.equal(expected[name], got[name]) for name in expected)
 
 
 def test_fabric_steps_are_the_plain_ones():

@@ -1,20 +1,24 @@
 """Stage 1 in phases: what each begins with, and going on after an interruption."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
 
 from protail.recipes.running import Job, Options, run_jobs
+from protail.training.making import build_method
 from protail.training.phases import representation_steps
 from protail.training.progress import Epoch
 from protail.training.representation import RepresentationTraining
+from protail.training.runs import Run
 from protail.training.settings import RepresentationSettings
 from reference.small_images import TINY, small_images
-from reference.small_recipes import small_recipe
+from reference.small_recipes import small_distillation, small_recipe
 
 CPU = torch.device("cpu")
 DATA = small_images(counts=(24, 12, 8, 6), n_test=4)
+COUNTS = DATA.train.profile.counts
 FIRST = RepresentationSettings(
     backbone=TINY, epochs=2, batch_size=16, lr=0.05, weight_decay=5e-4, precision="float32"
 )
@@ -50,6 +54,59 @@ def test_a_head_of_another_kind_begins_anew():
     assert torch.equal(begun.backbone.conv1.weight, first.backbone.conv1.weight)
 
 
+TAUGHT = small_distillation().phases
+
+
+def equal(one, other):
+    expected, got = one.state_dict(), other.state_dict()
+    return all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_a_phase_that_has_a_teacher_begins_anew():
+    first = run(make("pretraining", replace(TAUGHT["pretraining"], epochs=1), None).steps())
+    begun = make("representation", TAUGHT["representation"], first).method
+    as_first = make("pretraining", TAUGHT["pretraining"], None).method
+    for part in ("backbone", "head"):
+        taught, own = getattr(begun.teacher, part), getattr(begun, part)
+        assert equal(taught, getattr(first, part))
+        for name, parameter in own.named_parameters():
+            if parameter.any() and (parameter != 1).any():  # others begin as they are in all
+                assert not torch.equal(parameter, getattr(first, part).get_parameter(name))
+                assert not torch.equal(parameter, getattr(as_first, part).get_parameter(name))
+    again = make("representation", TAUGHT["representation"], None).method
+    assert equal(again.backbone, begun.backbone)
+    assert equal(again.head, begun.head)
+
+
+def test_other_seeds_make_other_students():
+    students = [build_method(TAUGHT["representation"], COUNTS, seed) for seed in (0, 1)]
+    assert not torch.equal(*(each.head.weight for each in students))
+
+
+def test_a_teacher_with_another_head_is_refused():
+    first = make("pretraining", FIRST, None).method
+    with pytest.raises(ValueError, match="start has a LinearHead, and the teacher a CosineHead"):
+        make("representation", TAUGHT["representation"], first)
+
+
+@pytest.mark.parametrize("changes", [{}, {"ema": 0.9}])
+def test_the_teacher_stays_what_the_first_phase_came_to(changes):
+    made = {}
+
+    def remembered(stage, settings, start):
+        made[stage] = make(stage, replace(settings, epochs=2), start), copy.deepcopy(start)
+        return made[stage][0]
+
+    recipe = small_distillation(**changes)
+    method = run(representation_steps(recipe.phases, remembered))
+    training, first = made["representation"]
+    for trained in (training.method, method):
+        assert equal(trained.teacher.backbone, first.backbone)
+        assert equal(trained.teacher.head, first.head)
+    begun = build_method(training.settings, COUNTS, 0)
+    assert not equal(training.method.backbone, begun.backbone)
+
+
 def test_epochs_and_steps_are_counted_over_all_phases():
     told = []
     run(representation_steps(PHASES, make, after_epoch=lambda _, epoch: told.append(epoch)))
@@ -67,18 +124,26 @@ def test_phases_draw_other_images():
 OPTIONS = Options(CPU, "plain", checkpoint_seconds=0)
 
 
-@pytest.fixture(scope="module")
-def never_stopped(tmp_path_factory):
-    recipe = small_recipe("dro-lt")
+RECIPES = {
+    "goes on": small_recipe("dro-lt"),
+    "has a teacher": small_distillation(ema=0.9, tau=0.5),
+}
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def never_stopped(request, tmp_path_factory):
+    recipe = RECIPES[request.param]
     assert [settings.epochs for settings in recipe.phases.values()] == [7, 7]
-    return run_jobs([Job(recipe, DATA, 0, tmp_path_factory.mktemp("never") / "run")], OPTIONS)
+    job = Job(recipe, DATA, 0, tmp_path_factory.mktemp("never") / "run")
+    return job, run_jobs([job], OPTIONS)
 
 
 @pytest.mark.parametrize("stopped_after", [1, 7, 9, 14])
 def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(
     never_stopped, tmp_path, stopped_after
 ):
-    job = Job(small_recipe("dro-lt"), DATA, 0, tmp_path / "run")
+    straight, records = never_stopped
+    job = replace(straight, folder=tmp_path / "run")
 
     class StopError(Exception):
         pass
@@ -89,4 +154,7 @@ def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(
 
     with pytest.raises(StopError):
         run_jobs([job], OPTIONS, stop)
-    assert run_jobs([job], replace(OPTIONS, resume=True)) == never_stopped
+    assert run_jobs([job], replace(OPTIONS, resume=True)) == records
+    expected, got = (Run.open(each.folder).weights() for each in (straight, job))
+    assert expected.keys() == got.keys()
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
