@@ -67,6 +67,11 @@ PARTNERS_STAGE_1: dict[str, dict[str, Any]] = {
     "randaugment": _changed(_CONSISTENT, augment=_RANDOM, second_view=_RANDOM),
     "square-root sampler": _changed(_CONSISTENT, sampler="square-root"),
 }
+# The best of all that have no teacher, as its own teacher.
+TAUGHT_STAGE_1: dict[str, dict[str, Any]] = {
+    "taught": {},
+    "taught, as if classes were equal": {"representation.tau": 1.0},
+}
 
 
 def _with_rivals(prototypes: Mapping[str, Mapping[str, Any]]) -> tuple[Row, ...]:

@@ -19,6 +19,7 @@ from protail.bench.strong import (
     PARTNERS_STAGE_2,
     STRONG_STAGE_1,
     STRONG_STAGE_2,
+    TAUGHT_STAGE_1,
 )
 from protail.bench.tuning import (
     DECAYS,
@@ -218,6 +219,12 @@ CHOICES = {
             "What else helps prototypes on consistent mixtures",
             crossed(PARTNERS_STAGE_1, PARTNERS_STAGE_2),
             **_CHOSEN_ASIDE,
+        ),
+        Table(
+            "strong-taught",
+            "Whether a teacher helps prototypes on consistent mixtures",
+            crossed(TAUGHT_STAGE_1, PARTNERS_STAGE_2),
+            **{**_CHOSEN_ASIDE, "backbones": {"ResNet-34": "mixture-distillation"}},
         ),
     )
 }
