@@ -40,6 +40,25 @@ def test_every_difference_above_a_point_is_on_the_page(text):
     assert [address for address in above if address not in quoted] == []
 
 
+def test_every_other_method_that_is_a_point_and_a_half_from_the_paper_is_on_the_page(text):
+    """Each entry of Tables 3, 4 and 9 that has all of its seeds, mirrored."""
+    from protail.bench.comparisons import COMPARISONS
+
+    quoted = {address for _, address in QUOTE.findall(text)}
+    above = []
+    for table in COMPARISONS.values():
+        for entry in table.entries:
+            ours = f"{table.name}; {entry.row}; all; at {entry.column}; mirrored"
+            seeds = f"{table.name}; {entry.row}; seeds; at {entry.column}"
+            if entry.paper is None or value_at(seeds) != len(table.seeds):
+                continue
+            address = f"{ours} minus paper{table.paper}; {entry.paper}; {entry.column}"
+            if abs(value_at(address) or 0.0) > 1.5:
+                above.append(address)
+    assert above
+    assert [address for address in above if address not in quoted] == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

@@ -215,6 +215,11 @@ MORE_WRONG = [
     ),
     ("dro-lt", {"representation.label_smoothing": 0.1}, "representation.method: "),
     (
+        "mixture-distillation",
+        {"pretraining.method": "mixture-distillation"},
+        'pretraining.method = "mixture-distillation"; expected a method that begins with nothing',
+    ),
+    (
         "mixture-consistency",
         {"representation.method": "mixture-distillation"},
         "representation.method = 'mixture-distillation' learns from a backbone and a head that "

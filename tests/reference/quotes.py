@@ -7,10 +7,12 @@ A quote is a number with an address in a comment behind it, as in
   ``mirrored`` and ``ResNet-32`` may follow (otherwise plain, ResNet-34). In the place of a group:
   ``balanced`` (the mean of the classes, for tuning), ``seeds`` (how many there are), ``diverged``
   (how many of them did), ``T`` (the median temperature). Seeds that diverged have no accuracy.
+- ``table4; ROW; GROUP; at COLUMN``: the same of a table of other methods; ``mirrored`` may follow.
 - ``paper1; ROW; GROUP``: the paper's; ``mean`` is the mean of its groups.
 - ``figures; KEY; KEY...``: an entry of ``results/figures/figures.json``; ``percent`` may follow.
-- two of them with ``minus`` between (a difference) or ``above`` (in how many seeds the first is
-  above the second).
+- two of them with ``minus`` between (a difference), ``above`` (in how many seeds the first is
+  above the second), or ``low over`` and ``high over`` (the ends of the interval of their
+  difference, where both stand on the same backbones).
 
 ``python tests/reference/quotes.py docs/paper.md`` puts the numbers right that are not; the words
 around them are for you to read again.
@@ -28,9 +30,12 @@ from typing import Any
 
 from protail.bench import paper_table
 from protail.bench.cells import Cells, Result
+from protail.bench.comparisons import COMPARISONS
+from protail.bench.paired import group_images, paired_difference
 from protail.bench.paper import mean_of_groups
 from protail.bench.questions import QUESTIONS
 from protail.bench.tables import CHOICES, TABLES
+from protail.bench.wanted import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN = "not run yet"
@@ -60,7 +65,7 @@ def unquoted(text: str) -> list[str]:
 
 def value_at(address: str) -> float | None:
     """Give the number at an address, None where no cell is there."""
-    for word in (" minus ", " above "):
+    for word in (" minus ", " above ", " low over ", " high over "):
         if word in address:
             one, other = address.split(word)
             return _compared(one, other, word.strip())
@@ -77,11 +82,26 @@ def value_at(address: str) -> float | None:
 
 
 def _compared(one: str, other: str, word: str) -> float | None:
+    if word.endswith("over"):
+        return _interval(one.split("; "), other.split("; "))[word == "high over"]
     if word == "above":
         pairs = zip(_of_seeds(*one.split("; ")), _of_seeds(*other.split("; ")), strict=True)
         return sum(first > second + 1e-9 for first, second in pairs)
     first, second = value_at(one), value_at(other)
     return None if first is None or second is None else first - second
+
+
+def _interval(one: list[str], other: list[str]) -> tuple[float, float]:
+    """Give both ends of the interval of a paired difference, in points."""
+    results = _results(*one), _results(*other)
+    first, second = ([each.record["backbone"] for each in row] for row in results)
+    assert first == second, "they stand on different trainings"
+    assert one[2] == other[2]
+    view = "mirrored" if "mirrored" in one else "plain"
+    every = [each for row in results for each in row]
+    images = None if one[2] == "all" else group_images(every, one[2], view)
+    found = paired_difference(results[1], results[0], view=view, images=images)
+    return 100 * found.low, 100 * found.high
 
 
 def _of_seeds(name: str, row: str, column: str, *words: str) -> list[float]:
@@ -91,7 +111,11 @@ def _of_seeds(name: str, row: str, column: str, *words: str) -> list[float]:
 
 
 def _results(name: str, row: str, column: str, *words: str) -> list[Result]:
-    assert set(words) <= {"mirrored", "ResNet-32"}, words
+    [at, *_] = [word.removeprefix("at ") for word in words if word.startswith("at ")] or [None]
+    assert set(words) <= {"mirrored", "ResNet-32", f"at {at}"}, words
+    if name in COMPARISONS:
+        wanted = _compared_cells(name, row, at)
+        return [result for cell in wanted if (result := _cells().get(cell)) is not None]
     table = TABLES["questions"]
     rows = next((q.rows for q in QUESTIONS if q.name == name), None)
     if rows is None:
@@ -101,6 +125,12 @@ def _results(name: str, row: str, column: str, *words: str) -> list[Result]:
     backbone = "ResNet-32" if "ResNet-32" in words else "ResNet-34"
     wanted = table.cells(backbone, [found])
     return [result for cell in wanted if (result := _cells().get(cell)) is not None]
+
+
+def _compared_cells(name: str, row: str, column: str | None) -> list[Cell]:
+    table = COMPARISONS[name]
+    [found] = [each for each in table.entries if (each.row, each.column) == (row, column)]
+    return [found.cell(seed) for seed in table.seeds]
 
 
 def _number(result: Result, column: str, view: str) -> float:

@@ -93,11 +93,11 @@ def test_kinds_are_told_by_what_is_trained(all_rows):
     kinds = {}
     for point in method_costs(all_rows).points.values():
         kinds.setdefault(point.kind, []).append(point.label)
-    on_mixtures = "Mixture consistency, PC (pc-strong)"
+    on_mixtures = "Mixture distillation, PC (pc-strong)"
     assert kinds[KIND] == ["PaCo, PC", "RIDE, PC", "NCM", "PC + LA", "PC", on_mixtures]
     assert kinds["experts, views or contrast"] == [
         *("DRO-LT", "PaCo", "RIDE", "RIDE, routed"),
-        *("Mixture consistency", "Mixture consistency, post-hoc LogitAdjust"),
+        *("Mixture distillation", "Mixture distillation, post-hoc LogitAdjust"),
     ]
     assert "WD" in kinds["one training, its own loss or mixing"]
     assert {"cRT", "WD + WD + Max"} < set(kinds["classifier on frozen features"])

@@ -38,7 +38,7 @@ def choices_section(cells: Cells) -> str:
     ]
     strong = [
         line
-        for name in ("strong-stage-1", "strong-consistent", "strong-partners")
+        for name in ("strong-stage-1", "strong-consistent", "strong-partners", "strong-taught")
         for line in _strong(CHOICES[name], cells)
     ]
     sections = (

@@ -30,7 +30,6 @@ def _changed(start: Mapping[str, Any] = _BASE, **changes: Any) -> dict[str, Any]
     return {**start, **{f"representation.{key}": value for key, value in changes.items()}}
 
 
-_RANDOM = ["crop", "flip", "randaugment", "cutout"]
 _CONSISTENT = _changed(
     method="mixture-consistency", second_view=AUGMENT_OF_PROTOTYPES, batch_size=64
 )
@@ -64,13 +63,16 @@ PARTNERS_STAGE_1: dict[str, dict[str, Any]] = {
     "class-balanced partners, averaged weights": _changed(
         _CONSISTENT, partners="class-balanced", **_AVERAGED
     ),
-    "randaugment": _changed(_CONSISTENT, augment=_RANDOM, second_view=_RANDOM),
     "square-root sampler": _changed(_CONSISTENT, sampler="square-root"),
 }
-# The best of all that have no teacher, as its own teacher.
+# Nor was any of these. Consistent mixtures as the teacher of another network, recipe
+# mixture-distillation.
+_TAUGHT: dict[str, Any] = {"representation.taught": 0.5, "representation.epochs": 100}
 TAUGHT_STAGE_1: dict[str, dict[str, Any]] = {
-    "taught": {},
-    "taught, as if classes were equal": {"representation.tau": 1.0},
+    "taught": _TAUGHT,
+    "taught, as if classes were equal": _changed(_TAUGHT, tau=1.0),
+    "taught, 200 epochs": _changed(_TAUGHT, epochs=200),
+    "taught to four fifths": _changed(_TAUGHT, taught=0.8),
 }
 
 

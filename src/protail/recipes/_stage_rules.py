@@ -76,6 +76,10 @@ def _check_pretraining(
         raise place.at("backbone").unexpected(
             pretraining.backbone, f"{representation.backbone!r}, that of the representation"
         )
+    if _pretrained(pretraining):
+        raise place.at("method").unexpected(
+            pretraining.method, "a method that begins with nothing: no stage comes before it"
+        )
     needs = _pretrained(representation)
     if needs and pretraining.head != representation.head:
         purpose = "that of the representation, which learns from it"
