@@ -11,8 +11,9 @@ from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
 from protail.recipes import recipe_names
 from protail.recipes.running import Job, Options, run_jobs
-from protail.training.classifier import FeatureBatch, HeadGroup, learn_heads
+from protail.training.classifier import learn_heads
 from protail.training.frozen import FrozenFeatures, Stream
+from protail.training.head_group import FeatureBatch, HeadGroup
 from protail.training.representation import RepresentationTraining
 from protail.training.runs import Run
 from reference.small_images import small_images

@@ -9,7 +9,6 @@ from protail.data.sets import ImageSet
 from protail.recipes import Recipe, _search_work, load_recipe, stage_one
 from protail.recipes.running import Options
 from protail.recipes.search import Search, SearchResult, read_searched_keys, run_search
-from protail.training import classifier
 from protail.training.progress import DivergenceError, Epoch
 from reference.easy_images import easy_data
 
@@ -295,19 +294,14 @@ def test_begins_no_trial_that_would_not_end_in_time(tmp_path, fakes, monkeypatch
     assert len(run(search, tmp_path, 12, budget=60).trials) == 12
 
 
-def test_one_head_that_diverges_does_not_spoil_the_others(tmp_path, monkeypatch):
-    learn_heads = classifier.learn_heads
-
-    def picky(settings, *arguments, **options):
-        if any(one.lr > 1 for one in settings.values()):
-            raise DivergenceError("the loss is nan")
-        return learn_heads(settings, *arguments, **options)
-
-    monkeypatch.setattr(classifier, "learn_heads", picky)
-    search = make_search("classifier.lr=0.1:10:log", changes={"representation.epochs": 0})
+def test_one_head_that_diverges_does_not_spoil_the_others(tmp_path):
+    changes = {"representation.epochs": 0, "classifier.distance": "sqeuclidean"}
+    search = make_search("classifier.lr=0.1:1e38:log", changes=changes)
     result = run(search, tmp_path, 10)
     for trial in result.trials:
-        assert trial.state == ("diverged" if trial.params["classifier.lr"] > 1 else "done")
+        rate = trial.params["classifier.lr"]
+        if rate > 1e25 or rate < 1e10:  # squares of more than about 1e19 are no float32
+            assert trial.state == ("diverged" if rate > 1e25 else "done")
     assert {"diverged", "done"} == {trial.state for trial in result.trials}
 
 

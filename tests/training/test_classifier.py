@@ -11,9 +11,10 @@ from protail.backbones import make_backbone
 from protail.data import make_sampler
 from protail.heads import PrototypeHead, class_means
 from protail.training import FeatureCache
-from protail.training.classifier import _parameter_groups, learn_heads
+from protail.training.classifier import _parameter_groups, learn_heads, learn_stable_heads
 from protail.training.frozen import FrozenFeatures, Stream, weights_hash
 from protail.training.loader import make_feed
+from protail.training.progress import DivergenceError
 from protail.training.settings import ClassifierSettings
 from reference.small_images import TINY, small_images
 
@@ -81,6 +82,32 @@ def test_heads_at_once_are_heads_alone(frozen):
         alone = learn_heads({name: one}, frozen, seed=0)[name]
         for key, tensor in alone.state_dict().items():
             torch.testing.assert_close(together[name].state_dict()[key], tensor)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"lr": 1e30},
+        {"lr": 1e30, "epochs": 3},  # a group of its own
+        {
+            "lr": 3e38,
+            "weight_decay": 1e9,
+            "max_steps": 1,
+        },  # the only loss is a number, the weights after it are not
+    ],
+    ids=["beside others", "alone", "in the last step"],
+)
+def test_a_head_without_numbers_is_left_out_and_disturbs_no_other(frozen, lost):
+    squared = dataclasses.replace(SETTINGS, head_options={"distance": "sqeuclidean"})
+    sound = {"pc": SETTINGS, "squared": dataclasses.replace(squared, lr=0.01)}
+    settings = {**sound, "lost": dataclasses.replace(squared, **lost)}
+    heads = learn_stable_heads(dict(reversed(settings.items())), frozen, seed=0)
+    assert list(heads) == ["squared", "pc"]
+    for name, head in learn_heads(sound, frozen, seed=0).items():
+        for key, tensor in head.state_dict().items():
+            assert torch.equal(heads[name].state_dict()[key], tensor)
+    with pytest.raises(DivergenceError, match=r"no numbers any more.*Lower classifier\.lr"):
+        learn_heads(settings, frozen, seed=0)
 
 
 def test_heads_are_watched_and_learn_the_same(frozen):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protail.backbones import make_backbone
-from protail.training.classifier import learn_heads
+from protail.training.classifier import learn_heads, learn_stable_heads
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import interleave
 from protail.training.representation import RepresentationTraining
@@ -149,7 +149,10 @@ def test_heads_learned_from_recorded_steps_are_the_plain_ones():
         for temperature in (None, "channel", "class", "dense")
     }
     plain = learn_heads(variants, frozen, seed=0)
-    captured = learn_heads(variants, frozen, seed=0, driver="captured")
+    lost = dataclasses.replace(base, lr=1e30, head_options={"distance": "sqeuclidean"})
+    with_lost = {"lost": lost, **variants}
+    captured = learn_stable_heads(with_lost, frozen, seed=0, driver="captured")
+    assert list(captured) == list(plain)
     for name, head in plain.items():
         for key, tensor in head.state_dict().items():
             torch.testing.assert_close(

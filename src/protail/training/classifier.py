@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from protail.heads import class_means
 from protail.heads.registry import make_head
 from protail.losses.registry import make_loss
-from protail.losses.reweighted import begin_epoch
 from protail.training.captured import CapturedDriver
 from protail.training.constraints import MaxNorm, head_constraint
 from protail.training.frozen import Stream, stage_steps
 from protail.training.given import Features
-from protail.training.loop import Driver, diverged, train
+from protail.training.head_group import FeatureBatch, HeadGroup
+from protail.training.loop import Driver, train
 from protail.training.making import make_schedule
 from protail.training.plain import PlainDriver
 from protail.training.progress import DivergenceError
@@ -25,52 +25,6 @@ from protail.training.settings import ClassifierSettings
 from protail.training.threads import threads_for
 
 Watch = Callable[[int, Mapping[str, nn.Module]], None]
-
-
-class FeatureBatch(NamedTuple):
-    """What a step of stage 2 gets.
-
-    Attributes
-    ----------
-    features : Tensor, shape (batch, n_features)
-        What the frozen backbone made of the images.
-    labels : Tensor of int, shape (batch,)
-        Class codes.
-    """
-
-    features: Tensor
-    labels: Tensor
-
-
-class HeadGroup(nn.Module):
-    """Heads that learn from the same features, each with its own loss.
-
-    Their losses are added up: no parameter is shared, so each gets the gradient it would get
-    alone.
-
-    Parameters
-    ----------
-    heads, losses : mapping of str to nn.Module
-        By name.
-    """
-
-    def __init__(self, heads: Mapping[str, nn.Module], losses: Mapping[str, nn.Module]) -> None:
-        super().__init__()
-        self.heads = nn.ModuleList(heads.values())
-        self.losses = nn.ModuleList(losses.values())
-
-    def forward(self, batch: FeatureBatch) -> Tensor:
-        """Give the sum of the losses of a batch."""
-        losses = [
-            loss(head(batch.features), batch.labels)
-            for head, loss in zip(self.heads, self.losses, strict=True)
-        ]
-        return torch.stack(losses).sum()
-
-    def on_epoch(self, epoch: int) -> None:
-        """Tell the losses which epoch begins."""
-        for loss in self.losses:
-            begin_epoch(loss, epoch)
 
 
 def learn_heads(
@@ -109,14 +63,21 @@ def learn_heads(
     dict of str to nn.Module
         The heads, by name. Judge each on the features of ``frozen.for_stage(its settings, seed)``.
     """
-    alike: dict[tuple[Any, ...], dict[str, ClassifierSettings]] = defaultdict(dict)
-    for name, one in settings.items():
-        alike[_what_is_shared(one)][name] = one
-    heads: dict[str, nn.Module] = {}
-    for group in alike.values():
-        starts = {name: _start(one, frozen, seed, first_head) for name, one in group.items()}
-        heads.update(_learn_group(group, starts, frozen, seed, driver, watch, watch_every))
-    return {name: heads[name] for name in settings}
+    heads = learn_stable_heads(
+        settings,
+        frozen,
+        seed=seed,
+        driver=driver,
+        first_head=first_head,
+        watch=watch,
+        watch_every=watch_every,
+    )
+    if len(heads) < len(settings):
+        raise DivergenceError(
+            "the loss or the weights of stage 2 are no numbers any more; expected numbers. Lower "
+            "classifier.lr."
+        )
+    return heads
 
 
 def learn_stable_heads(
@@ -126,12 +87,14 @@ def learn_stable_heads(
     seed: int,
     driver: str = "plain",
     first_head: nn.Module | None = None,
+    watch: Watch | None = None,
+    watch_every: int = 20,
 ) -> dict[str, nn.Module]:
     """Learn heads as `learn_heads` does, and leave out those whose loss is no number.
 
     Parameters
     ----------
-    settings, frozen, seed, driver, first_head
+    settings, frozen, seed, driver, first_head, watch, watch_every
         As in `learn_heads`.
 
     Returns
@@ -139,19 +102,14 @@ def learn_stable_heads(
     dict of str to nn.Module
         The other heads, by name.
     """
-    try:
-        return learn_heads(settings, frozen, seed=seed, driver=driver, first_head=first_head)
-    except DivergenceError:
-        names = list(settings)
-        if len(names) == 1:
-            return {}
-    # The sum of the losses does not tell whose it is.
-    half = len(names) // 2
+    alike: dict[tuple[Any, ...], dict[str, ClassifierSettings]] = defaultdict(dict)
+    for name, one in settings.items():
+        alike[_what_is_shared(one)][name] = one
     heads: dict[str, nn.Module] = {}
-    for part in (names[:half], names[half:]):
-        some = {name: settings[name] for name in part}
-        heads |= learn_stable_heads(some, frozen, seed=seed, driver=driver, first_head=first_head)
-    return heads
+    for group in alike.values():
+        starts = {name: _start(one, frozen, seed, first_head) for name, one in group.items()}
+        heads.update(_learn_group(group, starts, frozen, seed, driver, watch, watch_every))
+    return {name: heads[name] for name in settings if name in heads}
 
 
 def _what_is_shared(settings: ClassifierSettings) -> tuple[Any, ...]:
@@ -203,7 +161,7 @@ def _learn_group(
         )
         features, labels = frozen.stream(stream, seed, epoch, None if started_there else n_left)
         with threads_for(first.batch_size * len(frozen.counts) * frozen.n_features):
-            history = train(
+            train(
                 taking_steps,
                 _batches(features, labels, first.batch_size),
                 n_steps,
@@ -212,16 +170,17 @@ def _learn_group(
                 record_every=n_steps + 1 if watch is None else watch_every,
                 start=start,
             )
-        if history.losses and diverged(history):
-            raise DivergenceError(
-                f"the loss of stage 2 is {history.losses[-1]}; expected a number. Lower "
-                "classifier.lr."
-            )
+        if not any(group.are_sound()):
+            return {}
         for limit in limits["epoch"]:
             limit()
         del features, labels  # there may not be room for those of two epochs
     group.eval()
-    return heads
+    return {
+        name: head
+        for (name, head), is_sound in zip(heads.items(), group.are_sound(), strict=True)
+        if is_sound
+    }
 
 
 def _limits(
