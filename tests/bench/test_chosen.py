@@ -25,6 +25,8 @@ def test_a_recipe_is_the_best_of_what_was_tried_on_held_out_images(name, start):
 def test_the_strongest_prototypes_are_the_best_that_were_tried_aside():
     cells = Cells(CELLS)
     tables = [table for name, table in CHOICES.items() if name.startswith("strong-")]
+    for table in tables:
+        assert len(ranked_rows(table, "ResNet-34", cells)) == len(table.rows)
     prototypes = [
         (score.mean, table, row)
         for table in tables

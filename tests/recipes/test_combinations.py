@@ -216,6 +216,11 @@ MORE_WRONG = [
     ("dro-lt", {"representation.label_smoothing": 0.1}, "representation.method: "),
     (
         "mixture-distillation",
+        {"pretraining.epochs": 0},
+        "pretraining.epochs = 0; expected more: method 'mixture-distillation' needs what has been",
+    ),
+    (
+        "mixture-distillation",
         {"pretraining.method": "mixture-distillation"},
         'pretraining.method = "mixture-distillation"; expected a method that begins with nothing',
     ),
@@ -223,7 +228,8 @@ MORE_WRONG = [
         "mixture-consistency",
         {"representation.method": "mixture-distillation"},
         "representation.method = 'mixture-distillation' learns from a backbone and a head that "
-        "have been trained before, and there is no pretraining stage",
+        "have been trained before, and there is no pretraining stage; expected one, as in recipe "
+        "'mixture-distillation'.",
     ),
     (
         "mixture-consistency",

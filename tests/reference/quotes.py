@@ -10,9 +10,9 @@ A quote is a number with an address in a comment behind it, as in
 - ``table4; ROW; GROUP; at COLUMN``: the same of a table of other methods; ``mirrored`` may follow.
 - ``paper1; ROW; GROUP``: the paper's; ``mean`` is the mean of its groups.
 - ``figures; KEY; KEY...``: an entry of ``results/figures/figures.json``; ``percent`` may follow.
-- two of them with ``minus`` between (a difference), ``above`` (in how many seeds the first is
-  above the second), or ``low over`` and ``high over`` (the ends of the interval of their
-  difference, where both stand on the same backbones).
+- two of them with ``minus`` between (a difference, over the seeds that both have), ``above`` (in
+  how many seeds the first is above the second), or ``low over`` and ``high over`` (the ends of the
+  interval of their difference, where both stand on the same backbones).
 
 ``python tests/reference/quotes.py docs/paper.md`` puts the numbers right that are not; the words
 around them are for you to read again.
@@ -87,20 +87,40 @@ def _compared(one: str, other: str, word: str) -> float | None:
     if word == "above":
         pairs = zip(_of_seeds(*one.split("; ")), _of_seeds(*other.split("; ")), strict=True)
         return sum(first > second + 1e-9 for first, second in pairs)
+    rows = [_by_seed(each) for each in (one, other)]
+    if None not in rows:
+        of_both = rows[0].keys() & rows[1].keys()
+        return mean(rows[0][seed] - rows[1][seed] for seed in of_both) if of_both else None
     first, second = value_at(one), value_at(other)
     return None if first is None or second is None else first - second
 
 
+def _by_seed(address: str) -> dict[int, float] | None:
+    """Give the numbers of a row of ours by seed; None for any other address."""
+    name, *keys = address.split("; ")
+    if name == "figures" or name.startswith("paper") or keys[1] in ("seeds", "diverged"):
+        return None
+    view = "mirrored" if "mirrored" in keys else "plain"
+    found = [each for each in _results(name, *keys) if not each.diverged]
+    return {each.record["seed"]: _number(each, keys[1], view) for each in found}
+
+
 def _interval(one: list[str], other: list[str]) -> tuple[float, float]:
-    """Give both ends of the interval of a paired difference, in points."""
-    results = _results(*one), _results(*other)
-    first, second = ([each.record["backbone"] for each in row] for row in results)
-    assert first == second, "they stand on different trainings"
+    """Give both ends of the interval of a paired difference, in points, over their seeds."""
+    first, second = _results(*one), _results(*other)
+    pairs = [(a, b) for a in first for b in second if a.record["seed"] == b.record["seed"]]
+    same = [a.record["backbone"] == b.record["backbone"] for a, b in pairs]
+    assert pairs, "no seed has both"
+    assert all(same), "they stand on different trainings"
     assert one[2] == other[2]
+    assert ("mirrored" in one) == ("mirrored" in other)
     view = "mirrored" if "mirrored" in one else "plain"
-    every = [each for row in results for each in row]
-    images = None if one[2] == "all" else group_images(every, one[2], view)
-    found = paired_difference(results[1], results[0], view=view, images=images)
+    images = None
+    if one[2] != "all":
+        images = group_images([each for pair in pairs for each in pair], one[2], view)
+        assert images is not None, "which images these are is not known"
+    rows = zip(*pairs, strict=True)
+    found = paired_difference(*reversed(list(rows)), view=view, images=images)
     return 100 * found.low, 100 * found.high
 
 
@@ -112,7 +132,8 @@ def _of_seeds(name: str, row: str, column: str, *words: str) -> list[float]:
 
 def _results(name: str, row: str, column: str, *words: str) -> list[Result]:
     [at, *_] = [word.removeprefix("at ") for word in words if word.startswith("at ")] or [None]
-    assert set(words) <= {"mirrored", "ResNet-32", f"at {at}"}, words
+    where = f"at {at}" if name in COMPARISONS else "ResNet-32"
+    assert set(words) <= {"mirrored", where}, words
     if name in COMPARISONS:
         wanted = _compared_cells(name, row, at)
         return [result for cell in wanted if (result := _cells().get(cell)) is not None]

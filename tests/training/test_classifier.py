@@ -98,15 +98,21 @@ def test_heads_at_once_are_heads_alone(frozen):
     ids=["beside others", "alone", "in the last step"],
 )
 def test_a_head_without_numbers_is_left_out_and_disturbs_no_other(frozen, lost):
-    squared = dataclasses.replace(SETTINGS, head_options={"distance": "sqeuclidean"})
-    sound = {"pc": SETTINGS, "squared": dataclasses.replace(squared, lr=0.01)}
+    steps = {"max_steps": lost.get("max_steps")}  # so that they learn together
+    squared = dataclasses.replace(SETTINGS, head_options={"distance": "sqeuclidean"}, **steps)
+    sound = {
+        "pc": dataclasses.replace(SETTINGS, **steps),
+        "squared": dataclasses.replace(squared, lr=0.01),
+    }
     settings = {**sound, "lost": dataclasses.replace(squared, **lost)}
     heads = learn_stable_heads(dict(reversed(settings.items())), frozen, seed=0)
     assert list(heads) == ["squared", "pc"]
     for name, head in learn_heads(sound, frozen, seed=0).items():
         for key, tensor in head.state_dict().items():
             assert torch.equal(heads[name].state_dict()[key], tensor)
-    with pytest.raises(DivergenceError, match=r"no numbers any more.*Lower classifier\.lr"):
+    with pytest.raises(
+        DivergenceError, match=r"stage 2 \(lost\) are no numbers any more.*Lower classifier\.lr"
+    ):
         learn_heads(settings, frozen, seed=0)
 
 

@@ -27,8 +27,8 @@ What = Annotated[
         help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
         "table9, or all of these; table5 table6, on images that you bring; tuning-stage-1 "
         "tuning-stage-2 tuning-tau tuning-max tuning-ride tuning-paco strong-stage-1 "
-        "strong-consistent strong-partners strong-taught, judged on training images); or status, "
-        "write (the page of results), figures, take FOLDER (of cells).",
+        "strong-consistent strong-partners strong-taught, on training images held back); or "
+        "status, write (the page of results), figures, take FOLDER (of cells).",
         show_default=False,
     ),
 ]

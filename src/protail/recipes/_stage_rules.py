@@ -38,11 +38,13 @@ def check_stages(
             raise place.error("it has pretraining and no representation stage; expected both.")
         _check_pretraining(pretraining, representation, place)
     elif representation is not None and (needs := _pretrained(representation)):
-        verb = "learns" if needs == "teacher" else "goes on"
+        verb, example = "goes on", "dro-lt"
+        if needs == "teacher":
+            verb, example = "learns", "mixture-distillation"
         raise place.error(
             f"representation.method = {representation.method!r} {verb} from a backbone and a head "
             "that have been trained before, and there is no pretraining stage; expected one, as in "
-            "recipe 'dro-lt'."
+            f"recipe {example!r}."
         )
     if classifier is None or representation is None:
         return
@@ -81,6 +83,10 @@ def _check_pretraining(
             pretraining.method, "a method that begins with nothing: no stage comes before it"
         )
     needs = _pretrained(representation)
+    if needs and not pretraining.epochs and not (pretraining.weights or pretraining.pretrained):
+        raise place.at("epochs").unexpected(
+            0, f"more: method {representation.method!r} needs what has been trained before"
+        )
     if needs and pretraining.head != representation.head:
         purpose = "that of the representation, which learns from it"
         if needs != "teacher":

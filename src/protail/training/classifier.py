@@ -53,8 +53,8 @@ def learn_heads(
         The head that stage 1 has learned, for those that begin with it.
     watch : callable, optional
         Shown the steps taken and the heads as they are then, by name: before the first step, every
-        ``watch_every`` steps and after the last; those that learn together, together. It must not
-        change them.
+        ``watch_every`` steps and after the last; those that learn together, together, and those
+        that have lost their numbers too. It must not change them.
     watch_every : int
         Steps between two looks.
 
@@ -72,10 +72,12 @@ def learn_heads(
         watch=watch,
         watch_every=watch_every,
     )
-    if len(heads) < len(settings):
+    lost = [name for name in settings if name not in heads]
+    if lost:
+        of = f" ({', '.join(lost)})" if len(settings) > 1 else ""
         raise DivergenceError(
-            "the loss or the weights of stage 2 are no numbers any more; expected numbers. Lower "
-            "classifier.lr."
+            f"the loss or the weights of stage 2{of} are no numbers any more; expected numbers. "
+            "Lower classifier.lr."
         )
     return heads
 
@@ -90,7 +92,7 @@ def learn_stable_heads(
     watch: Watch | None = None,
     watch_every: int = 20,
 ) -> dict[str, nn.Module]:
-    """Learn heads as `learn_heads` does, and leave out those whose loss is no number.
+    """Learn heads as `learn_heads` does, and leave out those that have lost their numbers.
 
     Parameters
     ----------

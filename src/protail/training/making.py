@@ -51,15 +51,21 @@ def build_method(
 
 
 def _load_teacher(method: Method, start: Method) -> None:
-    teacher = method.teacher
-    assert isinstance(teacher, Method)
-    if type(teacher.head) is not type(start.head):
-        raise ValueError(
-            f"start has a {type(start.head).__name__}, and the teacher a "
-            f"{type(teacher.head).__name__}; expected the same head. Train both with one."
-        )
-    teacher.backbone.load_state_dict(start.backbone.state_dict())
-    teacher.head.load_state_dict(start.head.state_dict())
+    teacher = getattr(method, "teacher", None)
+    for name in ("backbone", "head"):
+        own, trained = getattr(teacher, name, None), getattr(start, name)
+        if not isinstance(own, nn.Module):
+            raise ValueError(
+                f"{type(method).__name__} has no teacher.{name}; expected a module there, because "
+                'it is registered with pretrained="teacher".'
+            )
+        try:
+            own.load_state_dict(trained.state_dict())
+        except RuntimeError as error:
+            raise ValueError(
+                f"start has a {name} ({type(trained).__name__}) that does not fit the teacher's "
+                f"({type(own).__name__}); expected the same. Train both with one. ({error})"
+            ) from None
 
 
 def check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:

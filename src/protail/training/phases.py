@@ -1,4 +1,4 @@
-"""Stage 1 in phases: each begins with what the one before it has learned."""
+"""Stage 1 in phases: each begins with what the one before it has learned, or has it as teacher."""
 
 from __future__ import annotations
 
