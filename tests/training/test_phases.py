@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from protail.methods.mixture_distillation import MixtureDistillation
 from protail.recipes.running import Job, Options, run_jobs
 from protail.training.making import build_method
 from protail.training.phases import representation_steps
@@ -83,9 +84,29 @@ def test_other_seeds_make_other_students():
     assert not torch.equal(*(each.head.weight for each in students))
 
 
-def test_a_teacher_with_another_head_is_refused():
-    first = make("pretraining", FIRST, None).method
-    with pytest.raises(ValueError, match="start has a LinearHead, and the teacher a CosineHead"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"head": "linear", "head_options": {}}, "another head .LinearHead. than the teacher"),
+        ({"backbone": "resnet32"}, "another backbone .CifarResNet. than the teacher"),
+    ],
+)
+def test_a_teacher_of_another_kind_is_refused(changes, words):
+    first = make("pretraining", replace(TAUGHT["pretraining"], **changes), None).method
+    with pytest.raises(ValueError, match=words):
+        make("representation", TAUGHT["representation"], first)
+
+
+def test_a_method_that_is_to_have_a_teacher_and_has_none_is_told(monkeypatch):
+    first = make("pretraining", TAUGHT["pretraining"], None).method
+    made = MixtureDistillation.__init__
+
+    def without(self, *arguments, **options):
+        made(self, *arguments, **options)
+        del self.teacher
+
+    monkeypatch.setattr(MixtureDistillation, "__init__", without)
+    with pytest.raises(ValueError, match=r"MixtureDistillation has no teacher\.backbone; expected"):
         make("representation", TAUGHT["representation"], first)
 
 

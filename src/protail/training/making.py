@@ -59,13 +59,17 @@ def _load_teacher(method: Method, start: Method) -> None:
                 f"{type(method).__name__} has no teacher.{name}; expected a module there, because "
                 'it is registered with pretrained="teacher".'
             )
-        try:
-            own.load_state_dict(trained.state_dict())
-        except RuntimeError as error:
+        shapes = [
+            {key: tensor.shape for key, tensor in part.state_dict().items()}
+            for part in (own, trained)
+        ]
+        if type(own) is not type(trained) or shapes[0] != shapes[1]:
             raise ValueError(
-                f"start has a {name} ({type(trained).__name__}) that does not fit the teacher's "
-                f"({type(own).__name__}); expected the same. Train both with one. ({error})"
-            ) from None
+                f"start has another {name} ({type(trained).__name__}) than the teacher "
+                f"({type(own).__name__}), or one of another size; expected the same. Train both "
+                "with one."
+            )
+        own.load_state_dict(trained.state_dict())
 
 
 def check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
