@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,6 +199,11 @@ class ClassProfile:
                 "every class. Leave the empty classes out, or add samples of them."
             )
         return np.log(self.counts)
+
+    @property
+    def log_prior(self) -> NDArray[np.float64]:
+        """The natural logarithm of every class's share of the training set."""
+        return self.log_counts - math.log(self.n_samples)
 
     def groups(
         self, many: int = 100, few: int = 20, many_inclusive: bool = True

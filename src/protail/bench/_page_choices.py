@@ -38,8 +38,9 @@ def choices_section(cells: Cells) -> str:
     ]
     strong = [
         line
-        for name in ("strong-stage-1", "strong-consistent", "strong-partners", "strong-taught")
-        for line in _strong(CHOICES[name], cells)
+        for name, table in CHOICES.items()
+        if name.startswith("strong-")
+        for line in _strong(table, cells)
     ]
     sections = (
         (_TITLE, _best_setting(cells)),

@@ -199,7 +199,7 @@ def _table_4() -> Iterable[Entry]:
         for column, draw in _CIFAR100.items():
             yield Entry(row, column, recipe, draw, paper)
     for row, recipe in _STRONG:
-        yield Entry(row, "100", recipe, _CIFAR100["100"], None)
+        yield Entry(row, "100", recipe, _CIFAR100["100"])
     for row, recipe, variant, overrides in _VARIANTS:
         name, draw = f"{row}, {variant}", _CIFAR100["100"]
         yield Entry(name, "100", recipe, draw, overrides=overrides, variant=variant)

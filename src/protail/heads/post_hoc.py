@@ -77,7 +77,7 @@ class PostHocAdjustedHead(FrozenLinear):
             This head.
         """
         profile = ClassProfile.of(counts)
-        log_prior = torch.from_numpy(profile.log_counts - math.log(profile.n_samples))
+        log_prior = torch.from_numpy(profile.log_prior)
         scale = 0.0
         if isinstance(head, CosineHead):
             scale, head = head.scale, _linear_on_unit_rows(head)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from protail.ops._precision import in_full
+
 
 def checked_batch(logits: Tensor, target: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
     """Check a batch; give it in the precision that losses compute in.
@@ -42,7 +44,7 @@ def checked_batch(logits: Tensor, target: Tensor, n_classes: int) -> tuple[Tenso
             f"integer class codes of shape ({logits.shape[0]},), one for each row of logits."
         )
     _check_range(target, n_classes)
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)), target.long()
+    return in_full(logits), target.long()
 
 
 def own_class(target_b: Tensor, n_classes: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from protail.heads.routed_experts import Routing
 from protail.losses.registry import register_loss
+from protail.ops._precision import in_full
 from protail.profile import Counts
 
 
@@ -63,7 +64,7 @@ class RoutingLoss(nn.Module):
                 f"the loss 'routing' got a {type(routing).__name__}; expected what the head "
                 "'routed-experts' gives in training mode."
             )
-        gates = routing.gates.to(torch.promote_types(routing.gates.dtype, torch.float32))
+        gates = in_full(routing.gates)
         wanted = should_be_open(routing.running, target).to(gates.dtype)
         weights = 1 + (self.positive_weight - 1) * wanted
         return binary_cross_entropy_with_logits(gates, wanted, weights)

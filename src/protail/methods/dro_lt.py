@@ -13,6 +13,7 @@ from protail.losses._plain import check_plain_cross_entropy
 from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
 from protail.ops import distances
+from protail.ops._precision import in_full
 from protail.profile import ClassProfile, Counts
 
 
@@ -148,8 +149,7 @@ class DroLT(Method):
                 "is drawn to one centroid. Switch mixup and cutmix off."
             )
         features = self.features(batch.images)
-        logits = self.head(features)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = in_full(self.head(features))
         weights = self.class_weights.to(logits.dtype)
         classified = weighted_cross_entropy(logits, batch.labels, weights)
         return self.cross_entropy * classified + self._robust(features, batch.labels)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from protail.losses.reweighted import begin_epoch
+from protail.ops._precision import in_full
 from protail.profile import Counts
 
 
@@ -139,7 +139,7 @@ class Method(nn.Module):
             In float32 at least, whatever the backbone computed in.
         """
         logits: Tensor = self.head(self.features(images))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return in_full(logits)
 
     def features(self, images: Tensor) -> Tensor:
         """Give the feature vectors of images.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
 from protail.ops import unit_rows
+from protail.ops._precision import in_full
 from protail.profile import Counts
 
 
@@ -116,7 +117,7 @@ class MixtureConsistency(Method):
             Of both views, and of how far they disagree.
         """
         features = self.features(self._both_views(batch))
-        logits = _in_full(self.head(features))
+        logits = in_full(self.head(features))
         return self._mixed_loss(logits, batch) + self.weight * self._disagreement(features)
 
     def _mixed_loss(self, logits: Tensor, batch: ImageBatch) -> Tensor:
@@ -130,7 +131,7 @@ class MixtureConsistency(Method):
         """Give the mean over both views, one below the other, of one minus the cosine."""
         z = self.projector(features)
         p = self.predictor(z)
-        guesses, own = (unit_rows(_in_full(rows))[0] for rows in (p, z))
+        guesses, own = (unit_rows(in_full(rows))[0] for rows in (p, z))
         aims = own.detach().roll(len(own) // 2, 0)  # those of the other view
         return 1 - (guesses * aims).sum(1).mean()
 
@@ -145,8 +146,3 @@ class MixtureConsistency(Method):
                 )
         assert batch.second is not None
         return torch.cat([batch.images, batch.second])
-
-
-def _in_full(rows: Tensor) -> Tensor:
-    """Go on in float32 at least, whatever came before computed in."""
-    return rows.to(torch.promote_types(rows.dtype, torch.float32))

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
 from protail.methods.method import ImageBatch, Method
-from protail.methods.mixture_consistency import MixtureConsistency, _in_full
+from protail.methods.mixture_consistency import MixtureConsistency
 from protail.methods.registry import register_method
+from protail.ops._precision import in_full
 from protail.profile import ClassProfile, Counts
 
 
@@ -127,8 +128,7 @@ class MixtureDistillation(MixtureConsistency):
         # It is never asked for a loss, and one with a state would be saved twice.
         copies = copy.deepcopy(backbone), copy.deepcopy(head)
         self.teacher = Method(*copies, nn.Identity(), counts).requires_grad_(False).eval()
-        profile = ClassProfile.of(counts)
-        log_prior = profile.log_counts - math.log(profile.n_samples)
+        log_prior = ClassProfile.of(counts).log_prior
         self.register_buffer(
             "log_prior", torch.as_tensor(log_prior, dtype=torch.get_default_dtype())
         )
@@ -165,7 +165,7 @@ class MixtureDistillation(MixtureConsistency):
         """
         images = self._both_views(batch)
         features = self.features(images)
-        logits = _in_full(self.head(features))
+        logits = in_full(self.head(features))
         with torch.no_grad():
             aims = self.teacher.logits(images)
         labelled = (1 - self.taught) * self._mixed_loss(logits, batch)

@@ -12,7 +12,7 @@ from protail.losses._plain import check_plain_cross_entropy
 from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
 from protail.ops import unit_rows
-from protail.ops._precision import full_precision
+from protail.ops._precision import full_precision, in_full
 from protail.profile import ClassProfile, Counts
 
 
@@ -135,9 +135,8 @@ class PaCo(Method):
         self.key_backbone = copy.deepcopy(backbone).requires_grad_(False)
         self.key_projector = copy.deepcopy(self.projector).requires_grad_(False)
         profile = ClassProfile.of(counts)
-        log_prior = profile.log_counts - math.log(profile.n_samples)
         self.register_buffer(
-            "log_prior", torch.as_tensor(log_prior, dtype=torch.get_default_dtype())
+            "log_prior", torch.as_tensor(profile.log_prior, dtype=torch.get_default_dtype())
         )
         self.register_buffer("queue_keys", unit_rows(torch.randn(queue, projection))[0])
         self.register_buffer("queue_labels", torch.randint(profile.n_classes, (queue,)))
@@ -251,7 +250,7 @@ def _of_all_processes(rows: Tensor) -> Tensor:
 
 def _embeddings(projected_bd: Tensor) -> Tensor:
     """Scale rows to length 1, in float32 at least."""
-    return unit_rows(projected_bd.to(torch.promote_types(projected_bd.dtype, torch.float32)))[0]
+    return unit_rows(in_full(projected_bd))[0]
 
 
 def _check_options(

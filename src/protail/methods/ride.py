@@ -11,6 +11,7 @@ from torch.nn.functional import log_softmax
 from protail.heads.experts import HeadPerExpert
 from protail.methods.method import ImageBatch, Method
 from protail.methods.registry import register_method
+from protail.ops._precision import in_full
 from protail.profile import ClassProfile, Counts
 
 
@@ -168,8 +169,7 @@ class RoutedDiverseExperts(Method):
         Tensor, shape ()
             The sum over experts; of mixed images, with both classes in their shares.
         """
-        logits_ebc = self.head.expert_logits(self.features(batch.images))
-        logits_ebc = logits_ebc.to(torch.promote_types(logits_ebc.dtype, torch.float32))
+        logits_ebc = in_full(self.head.expert_logits(self.features(batch.images)))
         losses = torch.stack([self.loss_of(logits_bc, batch) for logits_bc in logits_ebc])
         return losses.sum() - self.diversity * self._divergence(logits_ebc)
 

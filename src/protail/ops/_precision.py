@@ -39,6 +39,29 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def in_full(numbers: torch.Tensor) -> torch.Tensor:
+    """Go on in float32 at least, whatever came before computed in.
+
+    Parameters
+    ----------
+    numbers : Tensor
+        Of any floating point.
+
+    Returns
+    -------
+    Tensor
+        The same numbers; float64 stays.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops._precision import in_full
+    >>> in_full(torch.ones(2, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+
+
 @contextmanager
 def whole_products(device: torch.device) -> Iterator[None]:
     """Switch TF32 and bfloat16 products of float32 off inside, as well as autocast.
