@@ -71,6 +71,8 @@ _TAUGHT: dict[str, Any] = {"representation.taught": 0.5, "representation.epochs"
 TAUGHT_STAGE_1: dict[str, dict[str, Any]] = {
     "taught": _TAUGHT,
     "taught, as if classes were equal": _changed(_TAUGHT, tau=1.0),
+    "taught, 160 epochs": _changed(_TAUGHT, epochs=160),
+    "taught to four fifths": _changed(_TAUGHT, taught=0.8),
 }
 
 
