@@ -143,6 +143,8 @@ QUESTIONS = (
             Row("Softmax", None, selection="author"),
             *(Row(label, recipe, selection="author") for label, recipe in _STEPS),
             Row("the published code's settings", "author", selection="author"),
+            Row("cRT", "crt", selection="author"),
+            Row("WD + Max", "wd-max", selection="author"),
         ),
     ),
     Question(
