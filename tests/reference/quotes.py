@@ -14,8 +14,8 @@ A quote is a number with an address in a comment behind it, as in
   how many seeds the first is above the second), or ``low over`` and ``high over`` (the ends of the
   interval of their difference, where both stand on the same backbones).
 
-``python tests/reference/quotes.py docs/paper.md`` puts the numbers right that are not; the words
-around them are for you to read again.
+``python tests/reference/quotes.py PAGE`` puts the numbers right that are not (docs/paper.md and
+README.md have some); the words around them are for you to read again.
 """
 
 from __future__ import annotations
