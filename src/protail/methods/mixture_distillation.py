@@ -13,7 +13,6 @@ from torch.nn.functional import kl_div
 from protail.methods.method import ImageBatch, Method
 from protail.methods.mixture_consistency import MixtureConsistency
 from protail.methods.registry import register_method
-from protail.ops._precision import in_full
 from protail.profile import ClassProfile, Counts
 
 
@@ -150,27 +149,12 @@ class MixtureDistillation(MixtureConsistency):
         self.teacher.eval()
         return self
 
-    def forward(self, batch: ImageBatch) -> Tensor:
-        """Give the loss of a batch.
-
-        Parameters
-        ----------
-        batch : ImageBatch
-            With a second view, and both views mixed.
-
-        Returns
-        -------
-        Tensor, shape ()
-            Of the labels and of the teacher, of both views, and of how far the views disagree.
-        """
-        images = self._both_views(batch)
-        features = self.features(images)
-        logits = in_full(self.head(features))
+    def _mixed_loss(self, logits: Tensor, batch: ImageBatch) -> Tensor:
+        """Give the loss of the labels and of the teacher, of both views."""
         with torch.no_grad():
-            aims = self.teacher.logits(images)
-        labelled = (1 - self.taught) * self._mixed_loss(logits, batch)
-        taught = self.taught * self._taught_loss(logits, aims)
-        return labelled + taught + self.weight * self._disagreement(features)
+            aims = self.teacher.logits(self._both_views(batch))
+        labelled = (1 - self.taught) * super()._mixed_loss(logits, batch)
+        return labelled + self.taught * self._taught_loss(logits, aims)
 
     def _taught_loss(self, logits: Tensor, aims: Tensor) -> Tensor:
         log_p, log_q = self._compared(logits), self._compared(aims)
