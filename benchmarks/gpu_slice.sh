@@ -18,8 +18,9 @@ PYTHON=${PYTHON:-python3}
 
 pack() {
   [ -d "$1/results/cells" ] || return 0
-  # Names that begin with a dot are files that are still being written.
-  (cd "$1/results/cells" && find . -name '*.json' ! -name '.*' | tar -cf - -T -) >"$1/cells.tar.new"
+  # Only what was run here. Names that begin with a dot are files that are still being written.
+  (cd "$1/results/cells" && find . -newer ../../began -name '*.json' ! -name '.*' | tar -cf - -T -) \
+    >"$1/cells.tar.new"
   mv "$1/cells.tar.new" "$1/cells.tar"
 }
 
@@ -30,6 +31,7 @@ here() {
   # Cells that are there already are not run again, and tell how long the others take.
   mkdir -p "$out/results"
   if [ -d results ]; then cp -r results/. "$out/results"; fi
+  touch "$out/began"
   if [ -z "${PROTAIL_COMMIT:-}" ] && ! git rev-parse HEAD >/dev/null 2>&1; then
     echo "Set PROTAIL_COMMIT to the commit of this code: cells say what made them." >&2
     return 2
@@ -45,7 +47,7 @@ here() {
   local code=0
   wait "$running" || code=$?
   pack "$out"
-  rm -rf "$out/results"
+  rm -rf "$out/results" "$out/began"
   return "$code"
 }
 

@@ -12,10 +12,14 @@ from protail.recipes import load_recipe
 CELLS = Path(__file__).parents[2] / "results/cells"
 
 
-@pytest.mark.parametrize(("name", "start"), [("tuning-tau", ""), ("tuning-max", "crop and flip")])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("tuning-tau", ""), ("tuning-max", "crop and flip"), ("tuning-ride", ""), ("tuning-paco", "")],
+)
 def test_a_recipe_is_the_best_of_what_was_tried_on_held_out_images(name, start):
     table = CHOICES[name]
-    ranked = ranked_rows(table, "ResNet-34", Cells(CELLS))
+    [backbone] = table.backbones
+    ranked = ranked_rows(table, backbone, Cells(CELLS))
     assert len(ranked) == len(table.rows)
     best = next(row for row, _ in ranked if row.label.startswith(start))
     recipe = load_recipe(best.classifier)

@@ -144,7 +144,7 @@ def test_what_is_not_wanted_is_not_called_missing(tmp_path):
 def test_settings_of_others_are_tried_at_one_ratio():
     varied = [entry for entry in COMPARISONS["table4"].entries if entry.variant]
     assert {entry.column for entry in varied} == {"100"}
-    assert len({entry.cell(0).key for entry in varied}) == len(varied) == 7
+    assert len({entry.cell(0).key for entry in varied}) == len(varied) == 9
 
 
 def test_what_an_image_and_a_training_take(tmp_path):

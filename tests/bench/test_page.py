@@ -90,6 +90,15 @@ def test_seeds_that_are_far_apart_are_shown(tmp_path):
     assert "| 40.00 ± 26.46 (50.00, 60.00, 10.00) | 50.00 ± 0.00 |" in results_page(cells)
 
 
+def test_a_group_that_no_class_is_in_is_no_run_that_is_missing(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    scores = {"plain": SCORES | {"few": None}, "mirrored": SCORES | {"few": None}}
+    cells.add(Cell("ce-resnet32", Draw("cifar100-lt", 10), 0), {"scores": scores})
+    page = results_page(cells)
+    assert "| CE | 70.00 | 40.00 | - | 50.00 (1 of 3 seeds) |" in page
+    assert "| CE | ResNet-32 | not run | not run | 50.00 (1 of 3 seeds) |" in page
+
+
 def test_figures_and_searches_are_linked_where_they_are(tmp_path):
     beside = [("figures", "figure2-resnet34.png"), ("figures", "cost.png"), ("search", "wd.png")]
     for folder, name in beside:

@@ -196,9 +196,11 @@ def test_status_of_all_but_one(tmp_path):
 
 def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
     given = ["table8", "--draw", draw, "--device", "cpu", *SMALL]
+    ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
+    assert "4 cells were run; 0 are missing." in ended.output
     ended = run(*given, "--at-once", 1, folder=tmp_path)
     assert ended.exit_code == 0, ended.output
-    assert "12 cells were run; 0 are missing." in ended.output
+    assert "8 cells were run; 0 are missing." in ended.output
     again = run(*given, folder=tmp_path)
     assert "12 cells: 12 are there, 0 are missing." in again.output
     # What was tried out is not taken for the table.
@@ -233,6 +235,7 @@ def test_cells_are_taken(tmp_path):
         (["table1", "--draw", "nowhere.zip"], "no such file"),
         (["table1", "--budget", "long"], "no duration"),
         (["table1", "--set", "classifier.tua=1"], "tau"),
+        (["table1", "--only", "wd"], "no training is called like that"),
     ],
 )
 def test_bad_input(words, said, tmp_path):
@@ -264,18 +267,29 @@ def test_a_slice_on_another_machine(draw, tmp_path):
     other.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     other.chmod(0o755)
     options = [*SMALL, "--device", "cpu", "--at-once", "3"]
-    ended = subprocess.run(
-        ["bash", "benchmarks/gpu_slice.sh", "somewhere", "5m", "table8"],
-        cwd=tree,
-        env=os.environ
-        | {"SSH": str(other), "PYTHON": sys.executable, "PYTHONPATH": ""}
-        | {"BENCH_OPTIONS": " ".join(options).replace("'", '"')},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+
+    def slice_of_table8(*where):
+        return subprocess.run(
+            ["bash", "benchmarks/gpu_slice.sh", *where, "5m", "table8"],
+            cwd=tree,
+            env=os.environ
+            | {"SSH": str(other), "PYTHON": sys.executable, "PYTHONPATH": ""}
+            | {"PROTAIL_COMMIT": "unknown"}
+            | {"BENCH_OPTIONS": " ".join(options).replace("'", '"')},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+
+    ended = slice_of_table8("somewhere")
     assert ended.returncode == 0, ended.stderr
     assert "12 cells were taken" in ended.stdout + ended.stderr
     assert len(Cells(tree / "results" / "cells")) == 12
     assert not list(tmp_path.glob("*.tar"))
     assert not any(tarfile.is_tarfile(file) for file in tree.rglob("*") if file.is_file())
+    # Nothing is left to run, and what was there before does not come back.
+    ended = slice_of_table8("--here", str(tmp_path / "out"))
+    assert ended.returncode == 0, ended.stderr
+    with tarfile.open(tmp_path / "out" / "cells.tar") as packed:
+        assert packed.getnames() == []
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["cells.tar"]

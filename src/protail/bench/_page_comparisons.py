@@ -24,7 +24,8 @@ by what its steps take, and an equal one of what all classifiers took; of cells 
 theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
 classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
 and flip*: without these. *As published*: with the rate and decay of its authors, but the last
-epoch, where they take the best. Nothing stands where no run is wanted.
+epoch, where they take the best. *As on WD*: with the settings of `pc-la` there, not those chosen for
+these features. Nothing stands where no run is wanted, a dash where there is nothing to tell.
 """
 _DASH = "-"
 
@@ -119,7 +120,9 @@ def _group(column: str) -> str:
 def _number(table: Comparison, found: list[Result], group: str = "all") -> str:
     score = _score(found, group)
     if score is None:
-        return DIVERGED if any(result.diverged for result in found) else MISSING
+        if any(result.diverged for result in found):
+            return DIVERGED
+        return _DASH if found else MISSING  # of small imbalances no class is in *few*
     whole = len(table.seeds)
     short = f" ({score.n} of {whole} seeds)" if group == "all" and score.n < whole else ""
     return f"{score}{short}"

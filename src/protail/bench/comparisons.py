@@ -133,6 +133,7 @@ _ON_WD = (
     ("PC", "pc-cdt-la", "PC (Ours)"),
 )
 _AS_PUBLISHED = ("as published", {"classifier.lr": 0.01, "classifier.weight_decay": 0.1})
+_AS_ON_WD = {"classifier.normalize": "none", "classifier.augment": AUGMENT_OF_PROTOTYPES}
 # Beyond the paper: the strongest prototypes, and their rival on the same network.
 _STRONG = (
     ("Mixture distillation", "mixture-distillation"),
@@ -157,6 +158,8 @@ _VARIANTS: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
     ),
     ("Class-balanced", "class-balanced", "beta 0.9999", {"representation.beta": 0.9999}),
     ("WD + WD + Max", "wd-max", *_AS_PUBLISHED),
+    ("PaCo, PC", "paco-pc", "as on WD", _AS_ON_WD),
+    ("RIDE, PC", "ride-pc", "as on WD", _AS_ON_WD),
 )
 # On CIFAR-10-LT the paper has fewer rows, and calls LDAM what is LDAM-DRW.
 _CIFAR10_ROWS = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from protail.bench.cells import Cells
 from protail.bench.wanted import Cell
 
 
@@ -54,7 +54,9 @@ class Group:
         return self.first.recipe.phases["representation"].backbone
 
 
-def missing_groups(wanted: Iterable[Cell], cells: Cells, known: Iterable[Cell] = ()) -> list[Group]:
+def missing_groups(
+    wanted: Iterable[Cell], cells: Container[Cell], known: Iterable[Cell] = ()
+) -> list[Group]:
     """Sort missing cells by the representation they need, in the order they are wanted.
 
     A representation that has to be trained again is judged by all that stands on it: cells of
@@ -64,7 +66,7 @@ def missing_groups(wanted: Iterable[Cell], cells: Cells, known: Iterable[Cell] =
     ----------
     wanted : iterable of Cell
         The most wanted first.
-    cells : Cells
+    cells : Cells or other container of Cell
         What is there.
     known : iterable of Cell
         Cells beside those wanted; of these, the ones that are there and stand on a
@@ -96,3 +98,40 @@ def missing_groups(wanted: Iterable[Cell], cells: Cells, known: Iterable[Cell] =
         if group is not None:
             group.setdefault(cell.key, cell)
     return [Group(tuple(members.values())) for members in groups.values()]
+
+
+def only_named(wanted: Iterable[Cell], patterns: Iterable[str]) -> list[Cell]:
+    """Keep the cells whose training is called like one of some patterns.
+
+    Parameters
+    ----------
+    wanted : iterable of Cell
+        The most wanted first.
+    patterns : iterable of str
+        Of the names of groups, whole: ``*`` stands for anything, ``?`` for one letter.
+
+    Returns
+    -------
+    list of Cell
+        Those of the first pattern first.
+
+    Examples
+    --------
+    >>> from protail.bench.groups import only_named
+    >>> from protail.bench.tables import wanted_cells
+    >>> cells = wanted_cells(["table1"], ["ResNet-34"])
+    >>> len(cells), len(only_named(cells, ["wd (*, seed 0"]))
+    (21, 7)
+    """
+    groups = missing_groups(wanted, ())
+    chosen: list[Group] = []
+    for pattern in patterns:
+        alike = [group for group in groups if fnmatchcase(group.name, pattern)]
+        if not alike:
+            raise ValueError(
+                f"--only {pattern!r}: no training is called like that; expected a pattern of a "
+                f"whole name, as in {groups[0].name!r} or '*, seed 0'. "
+                "protail bench status --json lists those that are missing."
+            )
+        chosen += [group for group in alike if group not in chosen]
+    return [cell for group in chosen for cell in group.cells]

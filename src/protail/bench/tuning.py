@@ -106,7 +106,12 @@ def _combined(recipe: str) -> tuple[Row, ...]:
     plain = {name: each for name, each in settings.items() if "classifier.augment" not in each}
     images = {AS_PC: AUGMENT_OF_PROTOTYPES, "crop and flip": ["crop", "flip"]}
     return tuple(
-        Row(f"{name} / {label}", recipe, {**changes, "classifier.augment": augment})
+        # Whatever the recipe says, which holds the choice.
+        Row(
+            f"{name} / {label}",
+            recipe,
+            {"classifier.normalize": "none", **changes, "classifier.augment": augment},
+        )
         for name, augment in images.items()
         for label, changes in plain.items()
     )

@@ -25,10 +25,9 @@ What = Annotated[
     typer.Argument(
         metavar="TABLE...",
         help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
-        "table9, or all of these; table5 table6, on images that you bring; tuning-stage-1 "
-        "tuning-stage-2 tuning-tau tuning-max tuning-ride tuning-paco strong-stage-1 "
-        "strong-consistent strong-partners strong-taught, on training images held back); or "
-        "status, write (the page of results), figures, take FOLDER (of cells).",
+        "table9, or all of these; table5 table6, on images that you bring; those that status "
+        "names tuning-... and strong-..., on training images held back); or status, write (the "
+        "page of results), figures, take FOLDER (of cells).",
         show_default=False,
     ),
 ]
@@ -36,6 +35,13 @@ Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and thei
 Backbones = Annotated[
     list[str] | None,
     typer.Option("--backbone", metavar="NAME", help="As in ResNet-34; by default all of a table."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Trainings called so, as in '*lt-50, seed 0'; can be repeated, the first first.",
+    ),
 ]
 Draws = Annotated[
     list[Path] | None,
@@ -64,6 +70,7 @@ def bench(
     what: What,
     results: Results = Path("results"),
     backbone: Backbones = None,
+    only: Only = None,
     draw: Draws = None,
     data_root: DataRoot = None,
     lists: Lists = None,
@@ -83,6 +90,7 @@ def bench(
     try something out, cells are others than those of the table.
     """
     from protail.bench.cells import Cells
+    from protail.bench.groups import only_named
     from protail.bench.large import LARGE_SETS, mark_miniatures
     from protail.cli._bench_data import Images
     from protail.cli._bench_figures import write_figures
@@ -100,6 +108,7 @@ def bench(
         _status(voice, cells, others, backbone)
     else:
         wanted = _wanted(what, backbone, changes)
+        wanted = only_named(wanted, only) if only else wanted
         options = _options(device, compiled)
         images = Images(draw or [], data_root, lists)
         seconds = None if budget is None else _seconds(budget)
