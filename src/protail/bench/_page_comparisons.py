@@ -24,8 +24,9 @@ by what its steps take, and an equal one of what all classifiers took; of cells 
 theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
 classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
 and flip*: without these. *As published*: with the rate and decay of its authors, but the last
-epoch, where they take the best. *As on WD*: with the settings of `pc-la` there, not those chosen for
-these features. Nothing stands where no run is wanted, a dash where there is nothing to tell.
+epoch, where they take the best. *As on WD*: with the settings of `pc-la` there, not those chosen
+for these features. *Two sets of images*: stage 2 learns from images that are drawn anew, as in the
+published code. Nothing stands where no run is wanted, a dash where there is nothing to tell.
 """
 _DASH = "-"
 

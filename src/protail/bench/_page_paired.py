@@ -145,6 +145,8 @@ def _part(share: list[_Row], pairs: list[_Pair]) -> str:
     stage_1 = next(alone, first).recipe_name.partition("/")[0]
     backbone = first.recipe.phases["representation"].backbone
     place = f"{first.draw.dataset}, imbalance {first.draw.imbalance:g}"
+    if first.draw.selection != "shuffled":
+        place += f", selection {first.draw.selection}"
     lines = [f"#### On `{stage_1}` ({backbone}), {place}", ""]
     for pc in dict.fromkeys(pair.pc for pair in pairs):
         lines += _table([pair for pair in pairs if pair.pc == pc])

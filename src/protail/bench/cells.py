@@ -107,8 +107,8 @@ class Cells:
     def __iter__(self) -> Iterator[Result]:
         return iter(self._results.values())
 
-    def __contains__(self, cell: Cell) -> bool:
-        return cell.key in self._results
+    def __contains__(self, cell: object) -> bool:
+        return isinstance(cell, Cell) and cell.key in self._results
 
     def get(self, cell: Cell) -> Result | None:
         """Give what came out of a cell, None where it has not been run."""

@@ -134,7 +134,8 @@ class _Row:
 def _rows(cells: Cells) -> list[_Row]:
     rows: dict[str, _Row] = {}
     for entry in _TABLE.entries:
-        if entry.column == _COLUMN:
+        # Other images are no other method.
+        if entry.column == _COLUMN and entry.draw.selection == "shuffled":
             wanted = [entry.cell(seed) for seed in _TABLE.seeds]
             results = [result for cell in wanted if (result := cells.get(cell)) is not None]
             rows.setdefault(wanted[0].key, _Row(results)).entries.append(entry)
