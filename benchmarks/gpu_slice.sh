@@ -27,11 +27,13 @@ pack() {
 here() {
   local out=$1 budget=$2
   shift 2
-  mkdir -p "$out"
-  # Cells that are there already are not run again, and tell how long the others take.
   mkdir -p "$out/results"
-  if [ -d results ]; then cp -r results/. "$out/results"; fi
-  touch "$out/began"
+  # Cells that are there already are not run again, and tell how long the others take. What a slice
+  # that was killed has left in OUT is gone on with.
+  if [ ! -e "$out/began" ]; then
+    if [ -d results ]; then cp -r results/. "$out/results"; fi
+    touch "$out/began"
+  fi
   if [ -z "${PROTAIL_COMMIT:-}" ] && ! git rev-parse HEAD >/dev/null 2>&1; then
     echo "Set PROTAIL_COMMIT to the commit of this code: cells say what made them." >&2
     return 2

@@ -182,3 +182,13 @@ def test_no_table_is_wide(tmp_path):
     for table in COMPARISONS.values():
         keep(cells, table.entries[0], [0.5])
     assert max(line.count("|") for line in results_page(cells).splitlines()) == 9
+
+
+def test_two_sets_of_images_are_those_of_the_published_code():
+    rows = [entry for entry in COMPARISONS["table4"].entries if "two sets" in entry.row]
+    assert {entry.draw.selection for entry in rows} == {"author"}
+    assert {(entry.column, entry.draw.imbalance) for entry in rows} == {("100", 100), ("50", 50)}
+    others = {(e.row, e.column): e for e in COMPARISONS["table4"].entries}
+    for entry in rows:
+        same = others[entry.row.removesuffix(", two sets of images"), entry.column]
+        assert (entry.recipe, entry.paper) == (same.recipe, same.paper)

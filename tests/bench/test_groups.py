@@ -1,11 +1,13 @@
-"""Trainings chosen by their names."""
+"""Trainings and their names."""
 
 import pytest
 
+from protail.bench.comparisons import COMPARISONS
 from protail.bench.groups import missing_groups, only_named
-from protail.bench.tables import wanted_cells
+from protail.bench.tables import BACKBONES, CHOICES, TABLES, wanted_cells
 
-WANTED = wanted_cells(["table1"], ["ResNet-34", "ResNet-32"])
+WANTED = wanted_cells(["table1"], BACKBONES)
+EVERY_TABLE = [*TABLES, *COMPARISONS, *CHOICES]
 
 
 def names(cells):
@@ -18,11 +20,26 @@ def test_all_cells_of_the_trainings_that_are_called_so_in_the_order_of_the_patte
     chosen = only_named(WANTED, ["*, seed 2", "wd (*"])
     assert names(chosen) == [f"{wd} 2", f"{small} 2", f"{wd} 0", f"{wd} 1"]
     assert len(chosen) == len({cell.key for cell in chosen}) == 28
-    assert only_named(WANTED, ["*"]) == [
-        cell for group in missing_groups(WANTED, ()) for cell in group.cells
-    ]
+
+
+def test_a_training_is_called_the_same_whatever_is_wanted_of_it():
+    every = wanted_cells(EVERY_TABLE, BACKBONES)
+    called = {group.first.representation_key: group.name for group in missing_groups(every, ())}
+    assert len(set(called.values())) == len(called)
+    for table in EVERY_TABLE:
+        for group in missing_groups(wanted_cells([table], BACKBONES), ()):
+            assert group.name == called[group.first.representation_key]
+
+
+def test_a_name_is_a_pattern_of_itself():
+    every = wanted_cells(EVERY_TABLE, BACKBONES)
+    groups = missing_groups(every, ())
+    assert any("[" in group.name for group in groups)
+    for group in groups:
+        assert only_named(every, [group.name]) == list(group.cells)
 
 
 def test_a_pattern_that_names_nothing():
     with pytest.raises(ValueError, match=r"--only 'wd': no training is called like that; .*seed 0"):
         only_named(WANTED, ["*, seed 0", "wd"])
+    assert only_named([], ["wd"]) == []

@@ -99,6 +99,15 @@ def test_a_group_that_no_class_is_in_is_no_run_that_is_missing(tmp_path):
     assert "| CE | ResNet-32 | not run | not run | 50.00 (1 of 3 seeds) |" in page
 
 
+def test_the_paper_has_no_dash_where_nothing_is_wanted(tmp_path):
+    cells = Cells(tmp_path / "cells")
+    cells.add(Cell("ce-resnet32", Draw("cifar100-lt", 100), 0), {"scores": BOTH})
+    cells.add(Cell("wd", Draw("cifar100-lt", 100, "author"), 0), {"scores": BOTH})
+    lines = results_page(cells).splitlines()
+    row = next(n for n, text in enumerate(lines) if text.startswith("| WD, two sets of images |"))
+    assert lines[row + 1] == "| *paper* |  | 46.08 | 52.71 |  |  |  |"
+
+
 def test_figures_and_searches_are_linked_where_they_are(tmp_path):
     beside = [("figures", "figure2-resnet34.png"), ("figures", "cost.png"), ("search", "wd.png")]
     for folder, name in beside:

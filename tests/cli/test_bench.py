@@ -194,6 +194,19 @@ def test_status_of_all_but_one(tmp_path):
     assert "Left to train" not in ended.output
 
 
+def test_status_of_some_trainings(tmp_path):
+    ended = run("status", "table4", "--only", "wd (*lt-50, seed ?", folder=tmp_path)
+    assert ended.exit_code == 0, ended.output
+    assert ended.output.startswith("Of 36 cells 36 are missing.\n")
+    assert "Left to train: 3 representations; of 3 no cell tells the time." in ended.output
+
+
+def test_where_nothing_is_wanted_nothing_is_named(tmp_path):
+    ended = run("tuning-tau", "--backbone", "ResNet-32", "--only", "*", folder=tmp_path)
+    assert ended.exit_code == 0, ended.output
+    assert "0 cells were run; 0 are missing." in ended.output
+
+
 def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
     given = ["table8", "--draw", draw, "--device", "cpu", *SMALL]
     ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
@@ -236,6 +249,7 @@ def test_cells_are_taken(tmp_path):
         (["table1", "--budget", "long"], "no duration"),
         (["table1", "--set", "classifier.tua=1"], "tau"),
         (["table1", "--only", "wd"], "no training is called like that"),
+        (["status", "--only", "wd"], "no training is called like that"),
     ],
 )
 def test_bad_input(words, said, tmp_path):
@@ -287,9 +301,17 @@ def test_a_slice_on_another_machine(draw, tmp_path):
     assert len(Cells(tree / "results" / "cells")) == 12
     assert not list(tmp_path.glob("*.tar"))
     assert not any(tarfile.is_tarfile(file) for file in tree.rglob("*") if file.is_file())
-    # Nothing is left to run, and what was there before does not come back.
-    ended = slice_of_table8("--here", str(tmp_path / "out"))
+    # Nothing is left to run, and what was there before does not come back...
+    out = tmp_path / "out"
+    packed = out / "cells.tar"
+    ended = slice_of_table8("--here", str(out))
     assert ended.returncode == 0, ended.stderr
-    with tarfile.open(tmp_path / "out" / "cells.tar") as packed:
-        assert packed.getnames() == []
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["cells.tar"]
+    assert tarfile.open(packed).getnames() == []
+    assert list(out.iterdir()) == [packed]
+    # ... but what a slice into the same folder had run before it was killed does.
+    (out / "began").touch()
+    shutil.copytree(tree / "results", out / "results", copy_function=shutil.copyfile)
+    ended = slice_of_table8("--here", str(out))
+    assert ended.returncode == 0, ended.stderr
+    assert len(tarfile.open(packed).getnames()) == 12
+    assert list(out.iterdir()) == [packed]

@@ -25,8 +25,9 @@ theirs none are shown. Both are those of the first column that has been run. *Im
 classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
 and flip*: without these. *As published*: with the rate and decay of its authors, but the last
 epoch, where they take the best. *As on WD*: with the settings of `pc-la` there, not those chosen
-for these features. *Two sets of images*: stage 2 learns from images that are drawn anew, as in the
-published code. Nothing stands where no run is wanted, a dash where there is nothing to tell.
+for these features. *Two sets of images*: as in the published code stage 1 learns from the first
+images of a class, and stage 2 from others that are drawn. Nothing stands where no run is wanted, a
+dash where there is nothing to tell.
 """
 _DASH = "-"
 
@@ -67,7 +68,10 @@ def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
         yield line([row, _backbone(table, entries[0]), *numbers, *_costs(found.values())])
         printed = _printed(table, entries)
         if printed:
-            shown = [_as_printed(table, printed.get(column)) for column in table.columns]
+            shown = [
+                _as_printed(table, printed.get(column)) if column in found else ""
+                for column in table.columns
+            ]
             yield line(["*paper*", "", *shown, "", ""])
             differences = list(_differences(table, found, printed))
             if any(differences):

@@ -141,13 +141,11 @@ def _can_be_compared(ours: Result, theirs: Result) -> bool:
 
 def _part(share: list[_Row], pairs: list[_Pair]) -> str:
     first = share[0].first
-    alone = (row.first for row in share if row.first.recipe.classifier is None)
-    stage_1 = next(alone, first).recipe_name.partition("/")[0]
     backbone = first.recipe.phases["representation"].backbone
     place = f"{first.draw.dataset}, imbalance {first.draw.imbalance:g}"
-    if first.draw.selection != "shuffled":
-        place += f", selection {first.draw.selection}"
-    lines = [f"#### On `{stage_1}` ({backbone}), {place}", ""]
+    if first.draw.selection == "author":
+        place += ", two sets of images"
+    lines = [f"#### On `{first.stage_1}` ({backbone}), {place}", ""]
     for pc in dict.fromkeys(pair.pc for pair in pairs):
         lines += _table([pair for pair in pairs if pair.pc == pc])
     return "\n".join(lines)

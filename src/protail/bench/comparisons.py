@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from protail.bench.rows import AS_PC, AUGMENT_OF_PROTOTYPES
+from protail.bench.rows import AS_ON_WD, AS_PC, AUGMENT_OF_PROTOTYPES
 from protail.bench.wanted import SEEDS, Cell, Draw
 
 _CIFAR100 = {ratio: Draw("cifar100-lt", float(ratio)) for ratio in ("100", "50", "10")}
@@ -133,7 +133,6 @@ _ON_WD = (
     ("PC", "pc-cdt-la", "PC (Ours)"),
 )
 _AS_PUBLISHED = ("as published", {"classifier.lr": 0.01, "classifier.weight_decay": 0.1})
-_AS_ON_WD = {"classifier.normalize": "none", "classifier.augment": AUGMENT_OF_PROTOTYPES}
 # Beyond the paper: the strongest prototypes, and their rival on the same network.
 _STRONG = (
     ("Mixture distillation", "mixture-distillation"),
@@ -158,8 +157,8 @@ _VARIANTS: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
     ),
     ("Class-balanced", "class-balanced", "beta 0.9999", {"representation.beta": 0.9999}),
     ("WD + WD + Max", "wd-max", *_AS_PUBLISHED),
-    ("PaCo, PC", "paco-pc", "as on WD", _AS_ON_WD),
-    ("RIDE, PC", "ride-pc", "as on WD", _AS_ON_WD),
+    ("PaCo, PC", "paco-pc", "as on WD", AS_ON_WD),
+    ("RIDE, PC", "ride-pc", "as on WD", AS_ON_WD),
 )
 # The published code draws the images of stage 2 anew: is that why the paper's numbers differ?
 _TWO_SETS = (

@@ -35,19 +35,20 @@ class Group:
             if not key.startswith("classifier.")
         ]
         made_by = ", ".join([self._backbone, *changes])
-        return f"{self._stage_1} ({made_by}) on {self.first.draw.folder}, seed {self.first.seed}"
+        return (
+            f"{self.first.stage_1} ({made_by}) on {self.first.draw.folder}, seed {self.first.seed}"
+        )
 
     @property
     def file(self) -> str:
         """What to call a file of its weights."""
-        words = [self._stage_1, self._backbone, self.first.draw.folder, f"seed{self.first.seed}"]
+        words = [
+            self.first.stage_1,
+            self._backbone,
+            self.first.draw.folder,
+            f"seed{self.first.seed}",
+        ]
         return "-".join([*words, self.first.representation_key[:10]]) + ".safetensors"
-
-    @property
-    def _stage_1(self) -> str:
-        """The recipe of nothing but stage 1 where there is one, else any that begins with it."""
-        alone = (cell for cell in self.cells if cell.recipe.classifier is None)
-        return next(alone, self.first).recipe_name.partition("/")[0]
 
     @property
     def _backbone(self) -> str:
@@ -108,7 +109,7 @@ def only_named(wanted: Iterable[Cell], patterns: Iterable[str]) -> list[Cell]:
     wanted : iterable of Cell
         The most wanted first.
     patterns : iterable of str
-        Of the names of groups, whole: ``*`` stands for anything, ``?`` for one letter.
+        Of the whole name of a group: ``*`` stands for anything, ``?`` for one letter.
 
     Returns
     -------
@@ -125,8 +126,10 @@ def only_named(wanted: Iterable[Cell], patterns: Iterable[str]) -> list[Cell]:
     """
     groups = missing_groups(wanted, ())
     chosen: list[Group] = []
-    for pattern in patterns:
-        alike = [group for group in groups if fnmatchcase(group.name, pattern)]
+    for pattern in patterns if groups else ():
+        # Names hold brackets, which are no sets of letters here.
+        plain = pattern.replace("[", "[[]")
+        alike = [group for group in groups if fnmatchcase(group.name, plain)]
         if not alike:
             raise ValueError(
                 f"--only {pattern!r}: no training is called like that; expected a pattern of a "

@@ -9,6 +9,14 @@ from typing import Any
 # What the paper does to the images that prototypes learn from, and what we call that elsewhere.
 AS_PC = "images as PC"
 AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
+# What pc-la sets, for recipes on other features, which hold what was chosen there.
+AS_ON_WD: dict[str, Any] = {
+    "classifier.distance": "euclidean",
+    "classifier.normalize": "none",
+    "classifier.tau": 0.25,
+    "classifier.lr": 4.0,
+    "classifier.augment": AUGMENT_OF_PROTOTYPES,
+}
 
 
 @dataclass(frozen=True)

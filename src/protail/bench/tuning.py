@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
-from protail.bench.rows import AS_PC, AUGMENT_OF_PROTOTYPES, Row
+from protail.bench.rows import AS_ON_WD, AS_PC, AUGMENT_OF_PROTOTYPES, Row
 
 _COSINE: dict[str, Any] = {"representation.head": "cosine", "representation.scale": 16.0}
 STAGE_1: dict[str, dict[str, Any]] = {
@@ -106,12 +106,7 @@ def _combined(recipe: str) -> tuple[Row, ...]:
     plain = {name: each for name, each in settings.items() if "classifier.augment" not in each}
     images = {AS_PC: AUGMENT_OF_PROTOTYPES, "crop and flip": ["crop", "flip"]}
     return tuple(
-        # Whatever the recipe says, which holds the choice.
-        Row(
-            f"{name} / {label}",
-            recipe,
-            {"classifier.normalize": "none", **changes, "classifier.augment": augment},
-        )
+        Row(f"{name} / {label}", recipe, {**AS_ON_WD, **changes, "classifier.augment": augment})
         for name, augment in images.items()
         for label, changes in plain.items()
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from protail.recipes import Recipe, load_recipe, recipe_hash
+from protail.recipes import Recipe, load_recipe, recipe_hash, recipe_names
 
 # What every table has a cell of.
 SEEDS = (0, 1, 2)
@@ -123,6 +123,11 @@ class Cell:
         return _digest(_hash_once(name, changes, alone=True), self.draw, self.seed)
 
     @property
+    def stage_1(self) -> str:
+        """What to call its stage 1: the recipe of nothing else where there is one, else its own."""
+        return _alone(self.recipe_name)
+
+    @property
     def command(self) -> str:
         """The command that makes the cell alone."""
         words = ["protail", "train", self.recipe_name, "--dataset", self.draw.dataset]
@@ -144,6 +149,17 @@ class Cell:
 
 # Hundreds of cells share a few recipes, and are asked for again and again.
 _read_once = cache(load_recipe)
+
+
+@cache
+def _alone(name: str) -> str:
+    """Find the recipe of nothing but a recipe's stage 1."""
+    phases = _read_once(name).phases
+    for other in recipe_names():
+        recipe = _read_once(other)
+        if recipe.classifier is None and recipe.phases == phases:
+            return other
+    return name.partition("/")[0]
 
 
 @cache

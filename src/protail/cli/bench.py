@@ -40,7 +40,7 @@ Only = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Trainings called so, as in '*lt-50, seed 0'; can be repeated, the first first.",
+        help="Only trainings whose names, as status --json lists them, are like '*, seed 0'.",
     ),
 ]
 Draws = Annotated[
@@ -90,7 +90,6 @@ def bench(
     try something out, cells are others than those of the table.
     """
     from protail.bench.cells import Cells
-    from protail.bench.groups import only_named
     from protail.bench.large import LARGE_SETS, mark_miniatures
     from protail.cli._bench_data import Images
     from protail.cli._bench_figures import write_figures
@@ -105,10 +104,9 @@ def bench(
     elif first == "figures":
         write_figures(voice, cells, results / "figures", features)
     elif first == "status":
-        _status(voice, cells, others, backbone)
+        _status(voice, cells, others, backbone, only)
     else:
-        wanted = _wanted(what, backbone, changes)
-        wanted = only_named(wanted, only) if only else wanted
+        wanted = _only(_wanted(what, backbone, changes), only)
         options = _options(device, compiled)
         images = Images(draw or [], data_root, lists)
         seconds = None if budget is None else _seconds(budget)
@@ -142,6 +140,12 @@ def _wanted(
         taken = {k: v for k, v in overrides.items() if k.partition(".")[0] not in lacking}
         changed.append(replace(cell, overrides={**cell.overrides, **taken}))
     return changed
+
+
+def _only(wanted: list[Cell], patterns: list[str] | None) -> list[Cell]:
+    from protail.bench.groups import only_named
+
+    return only_named(wanted, patterns) if patterns else wanted
 
 
 def _known(backbones: list[str] | None, changes: list[str] | None) -> list[Cell]:
@@ -213,17 +217,24 @@ def _run(
     voice.finish({"run": n, "missing": missing, "results": str(cells.folder)})
 
 
-def _status(voice: Voice, cells: Cells, names: list[str], backbones: list[str] | None) -> None:
+def _status(
+    voice: Voice,
+    cells: Cells,
+    names: list[str],
+    backbones: list[str] | None,
+    only: list[str] | None,
+) -> None:
     from protail.bench.forecasts import expected_seconds
     from protail.bench.groups import missing_groups
     from protail.bench.large import LARGE
     from protail.cli._progress import in_words
 
-    apart = [] if names else list(LARGE)
+    apart = [] if names or only else list(LARGE)
     names = names or _every_table()
-    wanted = _wanted(names, backbones)
+    wanted = _only(_wanted(names, backbones), only)
     groups = missing_groups(wanted, cells)
-    voice.show(_status_table(cells, [*_tables(names), *apart], backbones))
+    if not only:
+        voice.show(_status_table(cells, [*_tables(names), *apart], backbones))
     known = [expected_seconds(group, cells) for group in groups]
     seconds = sum(each for each in known if each is not None)
     unknown = known.count(None)
