@@ -227,22 +227,17 @@ def test_a_slice_on_another_machine(draw, tmp_path):
     assert len(Cells(tree / "results" / "cells")) == 12
     assert not list(tmp_path.glob("*.tar"))
     assert not any(tarfile.is_tarfile(file) for file in tree.rglob("*") if file.is_file())
-    # Nothing is left to run, and what was there before does not come back...
+    # A slice that was killed goes on: what it had run comes back, what was there before does not.
     out = tmp_path / "out"
-    packed = out / "cells.tar"
-
-    def names():
-        with tarfile.open(packed) as archive:
-            return archive.getnames()
-
-    ended = slice_of_table8("--here", str(out))
-    assert ended.returncode == 0, ended.stderr
-    assert names() == []
-    assert list(out.iterdir()) == [packed]
-    # ... but what a slice into the same folder had run before it was killed does.
+    shutil.copytree(tree / "results", out / "results")
+    first, *others = sorted((out / "results").rglob("*.json"))
+    for file, seconds in [(first, 2), *((other, 0) for other in others)]:
+        os.utime(file, (seconds, seconds))
     (out / "began").touch()
-    shutil.copytree(tree / "results", out / "results", copy_function=shutil.copyfile)
+    os.utime(out / "began", (1, 1))
     ended = slice_of_table8("--here", str(out))
     assert ended.returncode == 0, ended.stderr
-    assert len(names()) == 12
-    assert list(out.iterdir()) == [packed]
+    assert "12 cells: 12 are there" in ended.stdout + ended.stderr
+    [packed] = out.iterdir()
+    with tarfile.open(packed) as archive:
+        assert [Path(name).name for name in archive.getnames()] == [first.name]

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -222,10 +223,16 @@ def _are_shares(scores: Mapping[str, Any]) -> bool:
 
 def _key_of(record: Mapping[str, Any], file: Path) -> str:
     try:
-        recipe = Recipe.from_resolved(record["recipe"])
+        recipe = _read_once(json.dumps(record["recipe"]))
         return cell_key(recipe, Draw(**record["data"]), record["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _no_cell(file, f"its recipe, data or seed cannot be read ({error})") from error
+
+
+@cache
+def _read_once(resolved: str) -> Recipe:
+    """Read a recipe that many cells share, of this folder and of others."""
+    return Recipe.from_resolved(json.loads(resolved))
 
 
 def _no_cell(file: Path, why: str) -> CellError:

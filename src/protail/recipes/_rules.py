@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -211,10 +212,16 @@ def _check_method(settings: RepresentationSettings, place: Place) -> None:
         raise place.error(f"{place.key}.method: {error}") from None
     if hasattr(head, "n_experts"):
         try:
-            with torch.random.fork_rng(devices=[]):
-                check_experts(settings, make_backbone(settings.backbone), head)
+            check_experts(settings, _backbone_of_experts(settings.backbone), head)
         except ValueError as error:
             raise place.error(f"{place.key}.backbone: {error}") from None
+
+
+# Hundreds of recipes stand on one, and it is only looked at.
+@lru_cache(maxsize=4)
+def _backbone_of_experts(name: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        return make_backbone(name)
 
 
 def _small_head(settings: Settings) -> nn.Module:
