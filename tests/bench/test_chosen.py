@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from protail.bench.cells import Cells
+from protail.bench.rows import AS_ON_WD
 from protail.bench.summaries import ranked_rows
 from protail.bench.tables import CHOICES
 from protail.recipes import load_recipe
@@ -42,3 +43,8 @@ def test_the_strongest_prototypes_are_the_best_that_were_tried_aside():
     chosen = load_recipe("pc-strong")
     assert chosen.phases == tried.phases
     assert chosen.classifier == tried.classifier
+
+
+def test_as_on_wd_is_what_prototypes_have_there():
+    recipe = load_recipe("pc-la")
+    assert recipe.with_overrides(AS_ON_WD) == recipe

@@ -10,6 +10,7 @@ from protail.bench._page_tables import DIVERGED, header, line
 from protail.bench.cells import Cells, Result
 from protail.bench.comparisons import COMPARISONS, Entry
 from protail.bench.paired import PairedDifference, group_images, paired_difference
+from protail.bench.rows import TWO_SETS
 from protail.bench.wanted import Cell
 
 _TITLE = "### What PC gains over each classifier on identical features"
@@ -144,7 +145,7 @@ def _part(share: list[_Row], pairs: list[_Pair]) -> str:
     backbone = first.recipe.phases["representation"].backbone
     place = f"{first.draw.dataset}, imbalance {first.draw.imbalance:g}"
     if first.draw.selection == "author":
-        place += ", two sets of images"
+        place += f", {TWO_SETS}"
     lines = [f"#### On `{first.stage_1}` ({backbone}), {place}", ""]
     for pc in dict.fromkeys(pair.pc for pair in pairs):
         lines += _table([pair for pair in pairs if pair.pc == pc])

@@ -35,20 +35,15 @@ class Group:
             if not key.startswith("classifier.")
         ]
         made_by = ", ".join([self._backbone, *changes])
-        return (
-            f"{self.first.stage_1} ({made_by}) on {self.first.draw.folder}, seed {self.first.seed}"
-        )
+        first = self.first
+        return f"{first.stage_1} ({made_by}) on {first.draw.folder}, seed {first.seed}"
 
     @property
     def file(self) -> str:
         """What to call a file of its weights."""
-        words = [
-            self.first.stage_1,
-            self._backbone,
-            self.first.draw.folder,
-            f"seed{self.first.seed}",
-        ]
-        return "-".join([*words, self.first.representation_key[:10]]) + ".safetensors"
+        first = self.first
+        words = [first.stage_1, self._backbone, first.draw.folder, f"seed{first.seed}"]
+        return "-".join([*words, first.representation_key[:10]]) + ".safetensors"
 
     @property
     def _backbone(self) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 # What the paper does to the images that prototypes learn from, and what we call that elsewhere.
 AS_PC = "images as PC"
 AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
+# What we call the images of selection "author".
+TWO_SETS = "two sets of images"
 # What pc-la sets, for recipes on other features, which hold what was chosen there.
 AS_ON_WD: dict[str, Any] = {
     "classifier.distance": "euclidean",
