@@ -127,20 +127,34 @@ def test_the_best_choice_is_named_as_the_row_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "title"),
+    ("name", "title", "scores"),
     [
-        ("tuning-tau", "## The tau of normalised weights"),
-        ("tuning-max", "## The decay of weights under a limit"),
+        ("tuning-tau", "## The tau of normalised weights", "| 30.50 | 30.00 | 31.00 |"),
+        ("tuning-max", "## The decay of weights under a limit", "| 30.50 | 30.00 | 31.00 |"),
+        ("tuning-tau-cifar10", "## The tau of normalised weights", "| 30.00 |"),
+        ("tuning-max-cifar10", "## The decay of weights under a limit", "| 30.00 |"),
     ],
 )
-def test_everything_that_was_tried_is_shown(name, title, tmp_path):
+def test_everything_that_was_tried_is_shown(name, title, scores, tmp_path):
     cells, table = Cells(tmp_path), CHOICES[name]
     for row in table.rows:
         for seed in table.seeds:
             keep_choice(cells, table, row, seed, 0.3 + seed / 100)
     page = results_page(cells)
     assert title in page
-    assert page.count("| 30.50 | 30.00 | 31.00 |") == len(table.rows)
+    assert ("on CIFAR-10-LT" in page.partition(title)[2]) == name.endswith("-cifar10")
+    assert page.count(scores) == len(table.rows)
+
+
+def test_what_is_chosen_on_cifar10_sees_no_other_images():
+    draws = {
+        cell.draw
+        for name in ("tuning-tau-cifar10", "tuning-max-cifar10")
+        for cell in CHOICES[name].cells("ResNet-34")
+    }
+    assert [(draw.dataset, draw.imbalance, draw.held_out) for draw in draws] == [
+        ("cifar10-lt", 100, 0.2)
+    ]
 
 
 def test_the_best_prototypes_on_other_methods_are_shown(tmp_path):

@@ -11,7 +11,7 @@ from protail.bench.cells import Cells
 from protail.bench.paper import paper_value
 from protail.bench.rows import Row
 from protail.bench.summaries import Summary, ranked_rows, summarize
-from protail.bench.tables import CHOICES, CIFAR100, TABLES, Table
+from protail.bench.tables import CHOICES, TABLES, Table
 from protail.bench.tuning import stage_1_of
 from protail.bench.wanted import SIZES
 from protail.data.sets import long_tailed_counts
@@ -31,6 +31,10 @@ _Ranked = list[tuple[Row, Summary]]
 
 def choices_section(cells: Cells) -> str:
     """Write what was tried on held-out training images, and what became of the best."""
+    taus, decays = (
+        [line for on in ("", "-cifar10") for line in _tried(CHOICES[name + on], cells)]
+        for name in ("tuning-tau", "tuning-max")
+    )
     combined = [
         line
         for name in ("tuning-ride", "tuning-paco")
@@ -44,8 +48,8 @@ def choices_section(cells: Cells) -> str:
     ]
     sections = (
         (_TITLE, _best_setting(cells)),
-        (_TAU_TITLE, _tried(CHOICES["tuning-tau"], cells)),
-        (_MAX_TITLE, _tried(CHOICES["tuning-max"], cells)),
+        (_TAU_TITLE, taus),
+        (_MAX_TITLE, decays),
         (_COMBINED_TITLE, combined),
         (_STRONG_TITLE, strong),
     )
@@ -134,14 +138,14 @@ def _judged_held_out(table: Table) -> tuple[str, str]:
 
 def _judged_aside(table: Table) -> tuple[str, str]:
     """Say the same where a wider draw has the images."""
-    n_max, n_classes = SIZES[CIFAR100.dataset]
-    ratios = (table.aside_from, CIFAR100.imbalance)
+    n_max, n_classes = SIZES[table.draw.dataset]
+    ratios = (table.aside_from, table.draw.imbalance)
     _, n = aside_counts(*(long_tailed_counts(n_max, n_classes, ratio) for ratio in ratios))
     # An accuracy of one half has the largest error.
     error = 50 / (n * n_classes) ** 0.5
     return (
         f"training images that imbalance {table.aside_from:g} keeps and "
-        f"{CIFAR100.imbalance:g} leaves, {n} of every class and the same for all seeds (the "
+        f"{table.draw.imbalance:g} leaves, {n} of every class and the same for all seeds (the "
         "largest classes leave fewer: there, as many as lack are not learned from)"
     ), (
         f"By chance of the images alone, a mean has a standard error of about {error:.1f} points, "

@@ -32,7 +32,7 @@ class Group:
         changes = [
             f"{key.partition('.')[2]}={value}"
             for key, value in self.first.overrides.items()
-            if not key.startswith("classifier.")
+            if not key.startswith("classifier.") and not key.endswith(".backbone")
         ]
         made_by = ", ".join([self._backbone, *changes])
         first = self.first
@@ -127,7 +127,7 @@ def only_named(wanted: Iterable[Cell], patterns: Iterable[str]) -> list[Cell]:
         alike = [group for group in groups if fnmatchcase(group.name, plain)]
         if not alike:
             raise ValueError(
-                f"--only {pattern!r}: no training is called like that; expected a pattern of a "
+                f"{pattern!r}: no training is called like that; expected a pattern of a "
                 f"whole name, as in {groups[0].name!r} or '*, seed 0'. "
                 "protail bench status --json lists those that are missing."
             )

@@ -32,6 +32,25 @@ def _temperatures(scheme: str, recipe: str) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def _ended_earlier() -> tuple[Row, ...]:
+    """End Weight Balancing, as its code has it, after other numbers of epochs."""
+    published = {
+        "classifier.lr": 0.01,
+        "classifier.weight_decay": 0.1,
+        "classifier.max_norm_every": "epoch",
+    }
+    return tuple(
+        Row(
+            f"{images}, {epochs} epochs",
+            "wd-max",
+            {**published, "classifier.epochs": epochs},
+            selection=selection,
+        )
+        for images, selection in (("one set", "shuffled"), ("two sets", "author"))
+        for epochs in (2, 3, 4, 5, 7, 10)
+    )
+
+
 QUESTIONS = (
     Question(
         "centroids",
@@ -146,6 +165,12 @@ QUESTIONS = (
             Row("cRT", "crt", selection="author"),
             Row("WD + Max", "wd-max", selection="author"),
         ),
+    ),
+    Question(
+        "endings",
+        "Does WD + Max, with the settings of its published code, do better if it ends earlier? "
+        "(That code takes the epoch that is best on the test images.)",
+        _ended_earlier(),
     ),
     Question(
         "augment",

@@ -23,6 +23,7 @@ from protail.bench.strong import (
 )
 from protail.bench.tuning import (
     DECAYS,
+    DECAYS_OF_10_CLASSES,
     ON_CONTRAST,
     ON_EXPERTS,
     STAGE_1,
@@ -34,7 +35,7 @@ from protail.bench.tuning import (
 from protail.bench.wanted import SEEDS, Cell, Draw
 from protail.recipes import load_recipe
 
-CIFAR100 = Draw("cifar100-lt", 100)
+CIFAR100, CIFAR10 = Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)
 # Stage 1 of the paper's tables, and the smaller network that its text names.
 BACKBONES = {"ResNet-34": "wd", "ResNet-32": "wd-resnet32"}
 
@@ -60,6 +61,8 @@ class Table:
     held_out : float
         The share of the training images that it is judged on, others for every seed; 0 for the
         test images.
+    draw : Draw
+        What its images are drawn from, before anything is held out.
     aside_from : float
         The smaller ratio whose images, as far as the draw leaves them, it is judged on instead,
         the same for every seed; 0 where it is not these.
@@ -72,6 +75,7 @@ class Table:
     seeds: tuple[int, ...] = SEEDS
     backbones: Mapping[str, str] = field(default_factory=lambda: dict(BACKBONES))
     held_out: float = 0.0
+    draw: Draw = CIFAR100
     aside_from: float = 0.0
 
     def cells(self, backbone: str, rows: Iterable[Row] | None = None) -> list[Cell]:
@@ -84,7 +88,7 @@ class Table:
         name = first = self.backbones[backbone]
         if row.classifier is not None:
             name = _on_representation(row.classifier, first)
-        draw = replace(CIFAR100, selection=row.selection, aside_from=self.aside_from)
+        draw = replace(self.draw, selection=row.selection, aside_from=self.aside_from)
         if self.held_out:
             draw = replace(draw, held_out=self.held_out, held_out_seed=seed)
         return Cell(name, draw, seed, row.overrides)
@@ -151,6 +155,10 @@ TABLES = {
 }
 # Tables that choices are made by: none of their cells knows a test image.
 _CHOSEN_ON: dict[str, Any] = {"backbones": {"ResNet-34": "wd"}, "held_out": 0.2}
+_CHOSEN_THERE: dict[str, Any] = {**_CHOSEN_ON, "draw": CIFAR10, "seeds": (0,)}
+_BY_TAU = "Which tau normalised weights do best with"
+_BY_DECAY = "Which decay weights under a limit do best with"
+_THERE = " on CIFAR-10-LT"
 # Where stages 1 differ by less than a fifth of the draw can tell.
 _CHOSEN_ASIDE: dict[str, Any] = {
     "backbones": {"ResNet-34": "wd"},
@@ -174,20 +182,10 @@ CHOICES = {
             seeds=(0, 1),
             **_CHOSEN_ON,
         ),
-        Table(
-            "tuning-tau",
-            "Which tau normalised weights do best with",
-            TAUS,
-            seeds=(0, 1),
-            **_CHOSEN_ON,
-        ),
-        Table(
-            "tuning-max",
-            "Which decay weights under a limit do best with",
-            DECAYS,
-            seeds=(0, 1),
-            **_CHOSEN_ON,
-        ),
+        Table("tuning-tau", _BY_TAU, TAUS, seeds=(0, 1), **_CHOSEN_ON),
+        Table("tuning-max", _BY_DECAY, DECAYS, seeds=(0, 1), **_CHOSEN_ON),
+        Table("tuning-tau-cifar10", f"{_BY_TAU}{_THERE}", TAUS, **_CHOSEN_THERE),
+        Table("tuning-max-cifar10", f"{_BY_DECAY}{_THERE}", DECAYS_OF_10_CLASSES, **_CHOSEN_THERE),
         *(
             Table(
                 f"tuning-{first}",
