@@ -41,7 +41,7 @@ def test_every_difference_above_a_point_is_on_the_page(text):
 
 
 def test_every_other_method_that_is_a_point_and_a_half_from_the_paper_is_on_the_page(text):
-    """Each entry of Tables 3, 4 and 9 that has all of its seeds, mirrored."""
+    """Each entry of Tables 3, 4 and 9 that has a seed, mirrored."""
     from protail.bench.comparisons import COMPARISONS
 
     quoted = {address for _, address in QUOTE.findall(text)}
@@ -50,7 +50,7 @@ def test_every_other_method_that_is_a_point_and_a_half_from_the_paper_is_on_the_
         for entry in table.entries:
             ours = f"{table.name}; {entry.row}; all; at {entry.column}; mirrored"
             seeds = f"{table.name}; {entry.row}; seeds; at {entry.column}"
-            if entry.paper is None or value_at(seeds) != len(table.seeds):
+            if entry.paper is None or not value_at(seeds):
                 continue
             address = f"{ours} minus paper{table.paper}; {entry.paper}; {entry.column}"
             difference = value_at(address)

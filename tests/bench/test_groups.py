@@ -40,6 +40,6 @@ def test_a_name_is_a_pattern_of_itself():
 
 
 def test_a_pattern_that_names_nothing():
-    with pytest.raises(ValueError, match=r"'wd': no training is called like that; .*seed 0"):
+    with pytest.raises(ValueError, match=r"^'wd': no training is called like that; .*seed 0"):
         only_named(WANTED, ["*, seed 0", "wd"])
     assert only_named([], ["wd"]) == []

@@ -8,6 +8,8 @@ from protail.bench.paper import paper_table
 from protail.bench.questions import QUESTIONS
 from protail.bench.summaries import Summary, ranked_rows, summarize
 from protail.bench.tables import CHOICES, TABLES, bench_table, wanted_cells
+from protail.recipes import load_recipe
+from reference.made_up_cells import entries_of
 
 ALL = [(table, backbone) for table in (TABLES | CHOICES).values() for backbone in table.backbones]
 
@@ -144,6 +146,36 @@ def test_everything_that_was_tried_is_shown(name, title, scores, tmp_path):
     assert title in page
     assert ("on CIFAR-10-LT" in page.partition(title)[2]) == name.endswith("-cifar10")
     assert page.count(scores) == len(table.rows)
+
+
+@pytest.mark.parametrize("name", [name for name in CHOICES if name.endswith("-cifar10")])
+def test_what_is_tried_on_cifar10_holds_the_recipe_as_it_is(name):
+    rows = CHOICES[name].rows
+    recipe = load_recipe(rows[0].classifier)
+    assert [row for row in rows if recipe.with_overrides(row.overrides) == recipe]
+
+
+def test_the_lengths_of_weight_balancing():
+    [question] = [question for question in QUESTIONS if question.name == "lengths"]
+    table = TABLES["questions"]
+    assert {row.selection for row in question.rows} == {"shuffled", "author"}
+    assert table.cells("ResNet-32", question.rows) == []
+    # What the tables call "as published" is one of them, and not run twice.
+    published = entries_of("table4")["WD + WD + Max, as published", "100"].cell(0)
+    [same] = [row for row in question.rows if table.cell(row, "ResNet-34", 0).key == published.key]
+    assert same.label == "one set, 10 epochs"
+
+
+def test_a_question_that_nothing_answers_is_not_on_the_page(tmp_path):
+    cells, table = Cells(tmp_path), TABLES["questions"]
+    tau, lengths = (
+        next(question for question in QUESTIONS if question.name == name)
+        for name in ("tau", "lengths")
+    )
+    keep_choice(cells, table, tau.rows[0], 0, 0.3)
+    page = results_page(cells)
+    assert page.count(tau.text) == 1
+    assert lengths.text not in page
 
 
 def test_what_is_chosen_on_cifar10_sees_no_other_images():

@@ -50,7 +50,7 @@ def test_status_knows_the_comparisons(tmp_path):
     assert alone["trainings"] == [
         f"{first} (resnet34-cifar) on cifar10-lt-100, seed {seed}"
         for seed in range(3)
-        for first in ("wd", "dro-lt")
+        for first in ("dro-lt", "wd")
     ]
 
 

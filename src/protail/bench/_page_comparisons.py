@@ -23,11 +23,12 @@ GPU time of one seed, stage 1 and a classifier: where several were trained toget
 by what its steps take, and an equal one of what all classifiers took; of cells that do not know
 theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
 classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
-and flip*: without these. *As published*: with the rate and decay of its authors, but the last
-epoch, where they take the best. *As on WD*: with the settings of `pc-la` there, not those chosen
-for these features. *Two sets of images*: as in the published code stage 1 learns from the first
-images of a class, and stage 2 from others that are drawn. Nothing stands where no run is wanted, a
-dash where there is nothing to tell.
+and flip*: without these. *As published*: with the rate and decay of its authors, but rows are
+shortened after every step, theirs once an epoch, and the last epoch counts, where they take the
+best. *As on WD*: with the settings of `pc-la` there, not those chosen for these features. *Two sets
+of images*: as in the published code stage 1 learns from the first images of a class, and stage 2
+from others that are drawn. Nothing stands where no run is wanted, a dash where there is nothing to
+tell.
 """
 _DASH = "-"
 

@@ -11,7 +11,7 @@ from protail.bench._page_tables import DIVERGED, MISSING, MIXED, header, line
 from protail.bench.cells import GROUPS, Cells
 from protail.bench.paper import mean_of_groups, paper_table, shown_all
 from protail.bench.questions import QUESTIONS
-from protail.bench.rows import Row
+from protail.bench.rows import Row, rows_on
 from protail.bench.summaries import Summary, backbones_differ, has_diverged, summarize
 from protail.bench.tables import BACKBONES, TABLES, Table
 
@@ -76,9 +76,12 @@ def _section(table: Table, backbone: str, cells: Cells) -> str:
         return "\n".join([*lines, *_mixed(table, table.rows, backbone, cells)])
     lines = [f"### {table.title} ({backbone})", ""]
     for question in QUESTIONS:
+        rows = rows_on(backbone, question.rows)
+        if not any(cell in cells for cell in table.cells(backbone, rows)):
+            continue
         lines += [f"#### {question.text}", ""]
-        lines += [*_question(table, question.rows, backbone, cells), ""]
-        lines += _mixed(table, question.rows, backbone, cells)
+        lines += [*_question(table, rows, backbone, cells), ""]
+        lines += _mixed(table, rows, backbone, cells)
     return "\n".join(lines)
 
 

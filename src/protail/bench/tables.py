@@ -11,7 +11,7 @@ from protail._messages import unknown_name
 from protail.bench.comparisons import COMPARISONS, Comparison
 from protail.bench.large import LARGE
 from protail.bench.questions import QUESTIONS
-from protail.bench.rows import Row
+from protail.bench.rows import Row, rows_on
 from protail.bench.strong import (
     CONSISTENT_STAGE_1,
     CONSISTENT_STAGE_2,
@@ -23,7 +23,7 @@ from protail.bench.strong import (
 )
 from protail.bench.tuning import (
     DECAYS,
-    DECAYS_OF_10_CLASSES,
+    DECAYS_CIFAR10,
     ON_CONTRAST,
     ON_EXPERTS,
     STAGE_1,
@@ -80,7 +80,7 @@ class Table:
 
     def cells(self, backbone: str, rows: Iterable[Row] | None = None) -> list[Cell]:
         """List the cells of rows, by default all of them, on a backbone; seed by seed."""
-        chosen = list(self.rows if rows is None else rows)
+        chosen = rows_on(backbone, self.rows if rows is None else rows)
         return [self.cell(row, backbone, seed) for seed in self.seeds for row in chosen]
 
     def cell(self, row: Row, backbone: str, seed: int) -> Cell:
@@ -155,10 +155,10 @@ TABLES = {
 }
 # Tables that choices are made by: none of their cells knows a test image.
 _CHOSEN_ON: dict[str, Any] = {"backbones": {"ResNet-34": "wd"}, "held_out": 0.2}
-_CHOSEN_THERE: dict[str, Any] = {**_CHOSEN_ON, "draw": CIFAR10, "seeds": (0,)}
+_CHOSEN_ON_CIFAR10: dict[str, Any] = {**_CHOSEN_ON, "draw": CIFAR10, "seeds": (0,)}
 _BY_TAU = "Which tau normalised weights do best with"
 _BY_DECAY = "Which decay weights under a limit do best with"
-_THERE = " on CIFAR-10-LT"
+_ON_CIFAR10 = " on CIFAR-10-LT"
 # Where stages 1 differ by less than a fifth of the draw can tell.
 _CHOSEN_ASIDE: dict[str, Any] = {
     "backbones": {"ResNet-34": "wd"},
@@ -184,8 +184,13 @@ CHOICES = {
         ),
         Table("tuning-tau", _BY_TAU, TAUS, seeds=(0, 1), **_CHOSEN_ON),
         Table("tuning-max", _BY_DECAY, DECAYS, seeds=(0, 1), **_CHOSEN_ON),
-        Table("tuning-tau-cifar10", f"{_BY_TAU}{_THERE}", TAUS, **_CHOSEN_THERE),
-        Table("tuning-max-cifar10", f"{_BY_DECAY}{_THERE}", DECAYS_OF_10_CLASSES, **_CHOSEN_THERE),
+        Table("tuning-tau-cifar10", _BY_TAU + _ON_CIFAR10, TAUS, **_CHOSEN_ON_CIFAR10),
+        Table(
+            "tuning-max-cifar10",
+            _BY_DECAY + _ON_CIFAR10,
+            DECAYS_CIFAR10,
+            **_CHOSEN_ON_CIFAR10,
+        ),
         *(
             Table(
                 f"tuning-{first}",
@@ -250,8 +255,8 @@ def bench_table(name: str) -> Table | Comparison:
     >>> from protail.bench.tables import bench_table
     >>> bench_table("table8").cells("ResNet-34")[1].command
     'protail train pc-cdt --dataset cifar100-lt --imbalance 100 --seed 0'
-    >>> bench_table("table9").cells("ResNet-34")[1].command
-    'protail train tau-norm --dataset cifar10-lt --imbalance 100 --seed 0'
+    >>> bench_table("table9").cells("ResNet-32")[0].command
+    'protail train ce-resnet32 --dataset cifar10-lt --imbalance 100 --seed 0'
     """
     tables: dict[str, Table | Comparison] = {**TABLES, **COMPARISONS, **CHOICES, **LARGE}
     if name not in tables:

@@ -2,8 +2,8 @@
 
 Every stage 1 that is tried keeps the paper's plain augment. On a first split each of them gets
 every stage 2; those not clearly behind there get them again on a second split. The tau of
-tau-normalised weights, and how long and how strongly weights under a limit decay, are chosen in the
-same way, anew for CIFAR-10-LT; prototypes on RIDE and on PaCo on the first split alone.
+tau-normalised weights, and how long and how strongly weights under a limit decay, are chosen on
+both; these for CIFAR-10-LT, and prototypes on RIDE and on PaCo, on the first split alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
-from protail.bench.rows import AS_ON_WD, AS_PC, AUGMENT_OF_PROTOTYPES, Row
+from protail.bench.rows import AS_ON_WD, AS_PC, AUGMENT_OF_PROTOTYPES, PUBLISHED_DECAY, Row
 
 _COSINE: dict[str, Any] = {"representation.head": "cosine", "representation.scale": 16.0}
 STAGE_1: dict[str, dict[str, Any]] = {
@@ -75,11 +75,12 @@ TAUS = tuple(
 def _decays(
     augments: Mapping[str, list[str]], decays: Mapping[float, tuple[float, ...]]
 ) -> tuple[Row, ...]:
-    """Try stage 2 of Weight Balancing as published, shorter, and at a balance further up.
+    """Try stage 2 of Weight Balancing at its authors' rate and decay, shorter, and at others.
 
-    As published it ends where decay has all but removed the weights, whatever they began as.
+    At those of its authors it ends where decay has all but removed the weights, whatever they
+    began as. The others, decays by rate, are for balances further up.
     """
-    tried = [(0.01, 0.1, epochs) for epochs in (3, 4, 5, 6, 7, 10)]
+    tried = [(*PUBLISHED_DECAY.values(), epochs) for epochs in (3, 4, 5, 6, 7, 10)]
     tried += [(rate, decay, 10) for rate, each in decays.items() for decay in each]
     return tuple(
         Row(
@@ -102,8 +103,8 @@ DECAYS = _decays(
     _CROP_AND_FLIP | {AS_PC: AUGMENT_OF_PROTOTYPES},
     {0.1: (0.01, 5e-3, 3e-3, 2e-3, 1e-3), 1.0: (5e-3, 3e-3, 2e-3, 1e-3, 5e-4)},
 )
-# The loss is a mean over classes too: with a tenth of them it pulls ten times as hard.
-DECAYS_OF_10_CLASSES = _decays(
+# The loss is divided by images times classes: with a tenth of them it pulls ten times as hard.
+DECAYS_CIFAR10 = _decays(
     _CROP_AND_FLIP,
     {0.1: (0.1, 0.05, 0.02, 0.01, 5e-3), 1.0: (0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3)},
 )
