@@ -19,9 +19,9 @@ from protail.cli._bench_data import Images
 from protail.cli.bench import _known, _tables, _wanted
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description
+from reference.bench_command import SCORES, run
 
 ROOT = Path(__file__).parents[2]
-SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": 0.1}}
 SMALL = [
     *("--set", "representation.epochs=1", "--set", "representation.precision=float32"),
     *("--set", "classifier.precision=float32", "--set", "classifier.max_steps=2"),
@@ -43,10 +43,6 @@ def draw(tmp_path_factory):
     file = tmp_path_factory.mktemp("draws") / "small.zip"
     save_draw(data, file)
     return file
-
-
-def run(*words, folder):
-    return CliRunner().invoke(app, ["bench", *map(str, words), "--results", str(folder)])
 
 
 def test_all_is_every_table_that_shows_test_images_which_can_be_downloaded():

@@ -2,17 +2,9 @@
 
 import json
 
-from typer.testing import CliRunner
-
 from protail.bench.cells import Cells
 from protail.bench.tables import wanted_cells
-from protail.cli import app
-
-SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": 0.1}}
-
-
-def run(*words, folder):
-    return CliRunner().invoke(app, ["bench", *map(str, words), "--results", str(folder)])
+from reference.bench_command import SCORES, run
 
 
 def test_status_of_nothing(tmp_path):

@@ -29,6 +29,7 @@ class Group:
     @property
     def name(self) -> str:
         """What to call it in a log."""
+        # The backbone is named anyway, and once, though every phase has it.
         changes = [
             f"{key.partition('.')[2]}={value}"
             for key, value in self.first.overrides.items()

@@ -8,6 +8,7 @@ from typing import Any
 
 from protail.bench.cells import GROUPS
 from protail.bench.comparisons import Comparison, Entry
+from protail.bench.rows import PUBLISHED_DECAY
 from protail.bench.wanted import Cell, Draw
 from protail.data.sets import DataSet
 
@@ -76,7 +77,7 @@ def _papers(backbone: str, batch_size: int) -> dict[str, Overrides]:
     augment = ["resized-crop", "flip"]
     return {
         "wd": _changed("representation", backbone=backbone, batch_size=batch_size, augment=augment),
-        "wd-max": _changed("classifier", augment=augment, lr=0.01, weight_decay=0.1),
+        "wd-max": {**_changed("classifier", augment=augment), **PUBLISHED_DECAY},
         "prototypes": _changed("classifier", augment=[*augment, "autoaugment-imagenet"]),
     }
 

@@ -80,21 +80,21 @@ def _decays(
     At those of its authors it ends where decay has all but removed the weights, whatever they
     began as. The others, decays by rate, are for balances further up.
     """
-    tried = [(*PUBLISHED_DECAY.values(), epochs) for epochs in (3, 4, 5, 6, 7, 10)]
-    tried += [(rate, decay, 10) for rate, each in decays.items() for decay in each]
+    others = [
+        {"classifier.lr": rate, "classifier.weight_decay": decay, "classifier.epochs": 10}
+        for rate, each in decays.items()
+        for decay in each
+    ]
+    tried = [PUBLISHED_DECAY | {"classifier.epochs": n} for n in (3, 4, 5, 6, 7, 10)] + others
     return tuple(
         Row(
-            f"{images} / rate {rate:g}, decay {decay:g}, {epochs} epochs",
+            f"{images} / rate {each['classifier.lr']:g}, "
+            f"decay {each['classifier.weight_decay']:g}, {each['classifier.epochs']} epochs",
             "wd-max",
-            {
-                "classifier.augment": augment,
-                "classifier.lr": rate,
-                "classifier.weight_decay": decay,
-                "classifier.epochs": epochs,
-            },
+            {"classifier.augment": augment, **each},
         )
         for images, augment in augments.items()
-        for rate, decay, epochs in tried
+        for each in tried
     )
 
 
