@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from protail.bench.cells import Cells
+from protail.bench.comparisons import CHOSEN_ON_CIFAR10, COMPARISONS
 from protail.bench.rows import AS_ON_WD
 from protail.bench.summaries import ranked_rows
 from protail.bench.tables import CHOICES
@@ -25,6 +26,21 @@ def test_a_recipe_is_the_best_of_what_was_tried_on_held_out_images(name, start):
     best = next(row for row, _ in ranked if row.label.startswith(start))
     recipe = load_recipe(best.classifier)
     assert recipe.with_overrides(best.overrides) == recipe
+
+
+@pytest.mark.parametrize("name", ["tuning-tau-cifar10", "tuning-max-cifar10"])
+def test_what_table_9_sets_is_the_best_of_what_was_tried_on_held_out_images(name):
+    table = CHOICES[name]
+    ranked = ranked_rows(table, "ResNet-34", Cells(CELLS))
+    assert len(ranked) == len(table.rows)
+    best = ranked[0][0]
+    [entry] = [
+        each
+        for each in COMPARISONS["table9"].entries
+        if each.variant == CHOSEN_ON_CIFAR10 and each.recipe == best.classifier
+    ]
+    recipe = load_recipe(best.classifier)
+    assert recipe.with_overrides(entry.overrides) == recipe.with_overrides(best.overrides)
 
 
 def test_the_strongest_prototypes_are_the_best_that_were_tried_aside():
