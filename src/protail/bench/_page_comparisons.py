@@ -25,10 +25,11 @@ theirs none are shown. Both are those of the first column that has been run. *Im
 classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
 and flip*: without these. *As published*: with the rate and decay of its authors, but rows are
 shortened after every step, theirs once an epoch, and the last epoch counts, where they take the
-best. *As on WD*: with the settings of `pc-la` there, not those chosen for these features. *Two sets
-of images*: as in the published code stage 1 learns from the first images of a class, and stage 2
-from others that are drawn. Nothing stands where no run is wanted, a dash where there is nothing to
-tell.
+best. *Chosen on CIFAR-10-LT*: with what did best on held-out images there, not on those of
+CIFAR-100-LT. *As on WD*: with the settings of `pc-la` there, not those chosen for these features.
+*Two sets of images*: as in the published code stage 1 learns from the first images of a class, and
+stage 2 from others that are drawn. Nothing stands where no run is wanted, a dash where there is
+nothing to tell.
 """
 _DASH = "-"
 
