@@ -21,15 +21,16 @@ _NOTE = """\
 of one image take, a multiply-add as two; its mirror image takes as many again. *GPU s*: seconds of
 GPU time of one seed, stage 1 and a classifier: where several were trained together, each its share
 by what its steps take, and an equal one of what all classifiers took; of cells that do not know
-theirs none are shown. Both are those of the first column that has been run. *Images as PC*: the
-classifier learns from images that are augmented as those of PC, with AutoAugment and Cutout; *crop
-and flip*: without these. *As published*: with the rate and decay of its authors, but rows are
-shortened after every step, theirs once an epoch, and the last epoch counts, where they take the
-best. *Chosen on CIFAR-10-LT*: with what did best on held-out images there, not on those of
-CIFAR-100-LT. *As on WD*: with the settings of `pc-la` there, not those chosen for these features.
-*Two sets of images*: as in the published code stage 1 learns from the first images of a class, and
-stage 2 from others that are drawn. Nothing stands where no run is wanted, a dash where there is
-nothing to tell.
+theirs none are shown. One and the same training has been charged half as much again, and more,
+beside others: small differences mean nothing. Both are those of the first column that has been run.
+*Images as PC*: the classifier learns from images that are augmented as those of PC, with
+AutoAugment and Cutout; *crop and flip*: without these. *As published*: with the rate and decay of
+its authors, but rows are shortened after every step, theirs once an epoch, and the last epoch
+counts, where they take the best. *Chosen on CIFAR-10-LT*: with what did best on held-out images
+there, not on those of CIFAR-100-LT. *As on WD*: with the settings of `pc-la` there, not those
+chosen for these features. *Two sets of images*: as in the published code stage 1 learns from the
+first images of a class, and stage 2 from others that are drawn. Nothing stands where no run is
+wanted, a dash where there is nothing to tell.
 """
 _DASH = "-"
 

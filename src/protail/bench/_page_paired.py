@@ -25,10 +25,11 @@ of the images' differences, each its mean over seeds; rather too wide than too n
 it is over test images alone, and about that one training. It is about other seeds and other test
 images of the same classes: not about other draws of training images, nor about other classes.
 The tau of `tau-norm` and the rate and decay of `wd-max` were chosen on WD, CIFAR-100-LT at 100 and
-one set of images: elsewhere others may be better. Prototypes learn from images with AutoAugment and
-Cutout, and so does `ncm-augmented`; the other classifiers on WD do only where it says *images as
-PC*. *Ahead* and *behind*: the interval excludes 0. Each interval stands for itself: where nothing
-differs, about one in twenty says that something does.
+one set of images, but where it says *chosen on CIFAR-10-LT*: elsewhere others may be better, and
+there they are. Prototypes learn from images with AutoAugment and Cutout, and so does
+`ncm-augmented`; the other classifiers on WD do only where it says *images as PC*. *Ahead* and
+*behind*: the interval excludes 0. Each interval stands for itself: where nothing differs, about one
+in twenty says that something does.
 """
 _VIEW = "mirrored"
 _GROUPS = ("all", "few")

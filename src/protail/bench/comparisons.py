@@ -181,7 +181,7 @@ _OWN_ON_CIFAR10 = {
     "crt": "cRT",
     "dro-lt": "DRO-LT",
 }
-# What tau-norm and wd-max hold was chosen on CIFAR-100-LT.
+# What tau-norm and wd-max hold was chosen on CIFAR-100-LT, where what is published is far behind.
 CHOSEN_ON_CIFAR10 = "chosen on CIFAR-10-LT"
 _VARIANTS_ON_CIFAR10: tuple[tuple[str, str, str | None, str, Mapping[str, Any]], ...] = (
     ("WD, tau-norm", "tau-norm", None, CHOSEN_ON_CIFAR10, {"classifier.tau": 3.0}),
