@@ -5,10 +5,9 @@ import pytest
 from protail.bench.cells import Cells
 from protail.bench.forecasts import expected_seconds
 from protail.bench.groups import Group
-from protail.bench.wanted import Cell, Draw
+from protail.bench.wanted import CIFAR10, CIFAR100, Cell, Draw
 from protail.data.sets import long_tailed_counts
 
-CIFAR100, CIFAR10 = Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)
 SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": 0.1}}
 IMAGES = int(long_tailed_counts(500, 100, 100).sum())
 BALANCED = 500 * 100

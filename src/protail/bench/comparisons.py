@@ -13,9 +13,9 @@ from protail.bench.rows import (
     PUBLISHED_DECAY,
     TWO_SETS,
 )
-from protail.bench.wanted import SEEDS, Cell, Draw
+from protail.bench.wanted import CIFAR10, CIFAR100, SEEDS, Cell, Draw
 
-_CIFAR100 = {ratio: Draw("cifar100-lt", float(ratio)) for ratio in ("100", "50", "10")}
+_CIFAR100 = {ratio: replace(CIFAR100, imbalance=float(ratio)) for ratio in ("100", "50", "10")}
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _table_3() -> Iterable[Entry]:
 
 
 def _table_9() -> Iterable[Entry]:
-    column, draw = "all", Draw("cifar10-lt", 100)
+    column, draw = "all", CIFAR10
     for row, recipe, _ in _OWN:
         if recipe in _OWN_ON_CIFAR10:
             yield Entry(row, column, recipe, draw, _OWN_ON_CIFAR10[recipe])

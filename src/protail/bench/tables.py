@@ -32,10 +32,9 @@ from protail.bench.tuning import (
     TAUS,
     crossed,
 )
-from protail.bench.wanted import SEEDS, Cell, Draw
+from protail.bench.wanted import CIFAR10, CIFAR100, SEEDS, Cell, Draw
 from protail.recipes import load_recipe
 
-CIFAR100, CIFAR10 = Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)
 # Stage 1 of the paper's tables, and the smaller network that its text names.
 BACKBONES = {"ResNet-34": "wd", "ResNet-32": "wd-resnet32"}
 

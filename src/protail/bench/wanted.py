@@ -77,6 +77,10 @@ class Draw:
         return f"{self.dataset}{ratio}{kind}{judged}{small}"
 
 
+# What most tables are about.
+CIFAR100, CIFAR10 = Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One execution of a recipe on a data set: what is wanted, before it is known.

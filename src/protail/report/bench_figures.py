@@ -23,7 +23,8 @@ from protail.bench.cells import GROUPS, Cells, Result
 from protail.bench.questions import QUESTIONS
 from protail.bench.rows import Row
 from protail.bench.scores import class_vectors
-from protail.bench.tables import BACKBONES, CIFAR100, TABLES
+from protail.bench.tables import BACKBONES, TABLES
+from protail.bench.wanted import CIFAR100
 from protail.data.sets import FeatureData, long_tailed_counts
 from protail.recipes import load_recipe
 from protail.report.bench_cost import method_costs
