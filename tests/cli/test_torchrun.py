@@ -14,6 +14,7 @@ from protail.backbones import make_backbone
 from protail.cli import app
 from protail.training.fabric import launch_fabric
 from protail.training.runs import Run
+from reference import left_threads
 from reference.tiny_data import write_tiny
 
 pytest.importorskip("lightning")
@@ -30,14 +31,16 @@ N_MAX = 44  # 176 images, 11 batches of 16
 def folder(tmp_path_factory):
     """A folder with a run of two processes, and one of the same recipe by one process."""
     place = write_tiny(tmp_path_factory.mktemp("torchrun"), n_max=N_MAX)
-    (place / "temporary").mkdir()
+    for name in ("temporary", "threads"):
+        (place / name).mkdir()
+    own = {"TMPDIR": str(place / "temporary"), "LEFT_THREADS": str(place / "threads")}
     running = subprocess.Popen(
         [
             *(sys.executable, "-m", "torch.distributed.run"),
-            *("--standalone", "--nproc-per-node", "2", "-m", "protail", *TRAIN),
+            *("--standalone", "--nproc-per-node", "2", left_threads.__file__, *TRAIN),
         ],
         cwd=place,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(place / "temporary")},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | own,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -63,9 +66,16 @@ def test_only_the_first_process_speaks_and_keeps_a_run(folder):
 
 
 def test_the_second_process_leaves_nothing_behind(folder):
-    made = {"draw.zip", "tiny.toml", "temporary", "runs", "alone", "out.json"}
+    made = {"draw.zip", "tiny.toml", "temporary", "threads", "runs", "alone", "out.json"}
     assert {place.name for place in folder.iterdir()} == made
     assert list((folder / "temporary").glob("protail-*")) == []
+
+
+@pytest.mark.skipif(not left_threads.OWN.exists(), reason="threads have names on Linux alone")
+def test_no_thread_of_the_group_outlives_the_work(folder):
+    """One that did would abort now and then a process that has done its work."""
+    left = {place.name: place.read_text() for place in (folder / "threads").iterdir()}
+    assert left == {"0": "", "1": ""}
 
 
 def test_two_processes_learn_what_one_does(folder):

@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from protail.heads.linear import LinearHead
 from protail.methods import ImageBatch, make_method
+from protail.training.fabric import leave_group_at_end
 
 # By rank and step.
 LABELS = [[[0, 1, 2], [1, 1, 0]], [[2, 2, 0], [0, 2, 1]]]
@@ -45,5 +46,5 @@ def train(rank, meeting):
 
 
 if __name__ == "__main__":
-    torch.save(train(int(sys.argv[1]), sys.argv[2]), sys.argv[3])
-    distributed.destroy_process_group()
+    with leave_group_at_end():
+        torch.save(train(int(sys.argv[1]), sys.argv[2]), sys.argv[3])

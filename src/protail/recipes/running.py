@@ -28,7 +28,7 @@ from protail.training._run_folder import (
 )
 from protail.training._run_json import as_json
 from protail.training.checkpoint import restore_training_state, training_state
-from protail.training.fabric import launch_fabric
+from protail.training.fabric import launch_fabric, leave_group_at_end
 from protail.training.frozen import FrozenFeatures
 from protail.training.loop import Steps, interleave, make_streams
 from protail.training.phases import representation_steps
@@ -65,7 +65,8 @@ def run_jobs(
         Scores of each job, as in its ``evaluation.json``.
     """
     if options.driver == "fabric":
-        return [_run_together_with_others(job, options, watch) for job in jobs]
+        with leave_group_at_end():
+            return [_run_together_with_others(job, options, watch) for job in jobs]
     waiting = [job for job in jobs if not is_done(job, options)]
     with ExitStack() as stack:
         runs = [stack.enter_context(_create_run(job, job.folder, options)) for job in waiting]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -132,3 +134,28 @@ def launch_fabric(device: torch.device) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+@contextmanager
+def leave_group_at_end() -> Iterator[None]:
+    """End the group of processes that was joined within, after all of them did their work.
+
+    Lightning ends groups of NCCL only. Threads of Gloo that are still there while Python ends
+    may abort a process that has done all it should.
+
+    Examples
+    --------
+    >>> from protail.training.fabric import leave_group_at_end
+    >>> with leave_group_at_end():
+    ...     pass  # launch_fabric, train
+    """
+    if not distributed.is_available() or distributed.is_initialized():
+        yield
+        return
+    # Imported later, it would take the group as default arguments and never let go of it.
+    import torch.distributed.nn.functional  # noqa: F401
+
+    yield
+    if distributed.is_initialized():
+        gc.collect()  # modules that were trained together hold the group, some in circles
+        distributed.destroy_process_group()
