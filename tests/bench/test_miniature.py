@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from protail.bench.cells import Cells
 from protail.bench.large import LARGE, mark_miniatures
@@ -12,10 +11,10 @@ from protail.bench.page import results_page
 from protail.bench.running import run_missing
 from protail.bench.tables import wanted_cells
 from protail.bench.wanted import Cell, Draw
-from protail.cli import app
 from protail.cli._bench_data import Images
 from protail.data.sets import load_dataset
 from protail.recipes.running import Options
+from reference.bench_command import run
 from reference.miniature import SMALL_TIMM, write_imagenet_lt, write_inaturalist18
 
 EACH = pytest.mark.parametrize("table", LARGE.values(), ids=lambda table: table.name)
@@ -28,11 +27,6 @@ SMALL = [
     "classifier.precision=float32",
     "classifier.max_steps=2",
 ]
-
-
-def run(*words, folder):
-    words = [*map(str, words), "--results", str(folder), "--device", "cpu"]
-    return CliRunner().invoke(app, ["bench", *words])
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +146,7 @@ def small_table(table, folder, results, monkeypatch):
     monkeypatch.setitem(LARGE, table, replace(LARGE[table], seeds=(0,)))
     [backbone] = LARGE[table].backbones
     changes = [word for change in SMALL for word in ("--set", change)]
-    words = [table, "--backbone", backbone, "--data-root", folder, *changes]
+    words = [table, "--backbone", backbone, "--data-root", folder, "--device", "cpu", *changes]
     return run(*words, folder=results)
 
 

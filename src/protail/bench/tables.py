@@ -288,11 +288,15 @@ def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
     (21, 27)
     """
     cells: dict[str, Cell] = {}
+    tables, backbones = [bench_table(name) for name in names], list(backbones)
     for backbone in backbones:
         if backbone not in BACKBONE_NAMES:
             raise ValueError(unknown_name("backbone", backbone, BACKBONE_NAMES))
-        for name in names:
-            table = bench_table(name)
+        for table in tables:
             for cell in table.cells(backbone) if backbone in table.backbones else ():
                 cells.setdefault(cell.key, cell)
+    if not cells and tables:
+        theirs = ", ".join(dict.fromkeys(each for table in tables for each in table.backbones))
+        asked = ", ".join(table.name for table in tables)
+        raise ValueError(f"{asked}: no cell on {', '.join(backbones)}; expected one of {theirs}.")
     return sorted(cells.values(), key=lambda cell: cell.seed)

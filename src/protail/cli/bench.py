@@ -118,7 +118,7 @@ def bench(
             "budget": seconds,
             "at_once": at_once or (1 if in_files else 4),
             "weights": weights,
-            "known": _known(backbone, changes),
+            "known": _known(changes),
         }
         _run(voice, cells, wanted, images, options, how)
 
@@ -148,12 +148,12 @@ def _only(wanted: list[Cell], patterns: list[str] | None) -> list[Cell]:
     return only_named(wanted, patterns) if patterns else wanted
 
 
-def _known(backbones: list[str] | None, changes: list[str] | None) -> list[Cell]:
+def _known(changes: list[str] | None) -> list[Cell]:
     """List the cells of every table, but for those that cannot be changed like that."""
     from protail.recipes import RecipeError
 
     known = []
-    for cell in _wanted(_every_table(), backbones, changes):
+    for cell in _wanted(_every_table(), None, changes):
         try:
             _ = cell.recipe
         except RecipeError:
