@@ -12,8 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reference.apart import run_apart
 from reference.digits import long_tailed_digits
-from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
+from reference.documents import (
+    PAGES,
+    ROOT,
+    Reader,
+    indented_code,
+    read_page,
+    runnable,
+    same_output,
+)
 
 DOCS = ROOT / "docs"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -23,14 +32,6 @@ MODULES = {
     for page in sorted((DOCS / "api").glob("*.md"))
     for module in _WHOLE_MODULE.findall(page.read_text(encoding="utf-8"))
 }
-
-
-READ_THE_PAGE = """
-import sys
-from pathlib import Path
-from reference.documents import Reader
-Reader(Path(sys.argv[1]), Path(sys.argv[2])).read()
-"""
 
 
 @pytest.fixture
@@ -57,18 +58,9 @@ def write_own_files(folder: Path) -> None:
 def test_every_block_does_what_the_page_shows(page, folder):
     if page.name == "README.md":
         write_own_files(folder)
-    # In a Python of its own: what other tests have imported must not change what a page prints.
-    paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).parent)]
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", READ_THE_PAGE, page, folder],
-        cwd=folder,
-        env=os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    # In a process of its own: what other tests have imported must not change what a page prints.
+    code, printed = run_apart(read_page, (page, folder), folder, dict(os.environ))
+    assert code == 0, printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import protail
+from reference.apart import run_apart, type_protail
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -143,22 +144,34 @@ class Reader:
             assert not expected, f"{where}: nothing runs {command!r}, so it can show no output"
             return
         settings, words = _variables(words)
+        code, printed = self.type_words(words, os.environ | _ENVIRONMENT | settings)
+        self.namespace["$?"] = code
+        failed = code != 0 and next_command != "echo $?"
+        assert not failed, f"{where}: {command!r} ends with {code}:\n{printed}"
+        if expected is not None:
+            exact = words[-1] == "--help"
+            same_output(expected, printed, f"{where}: {command}", exact=exact)
+
+    def type_words(self, words: list[str], environment: dict[str, str]) -> tuple[int, str]:
+        """Run a command; give its exit code and what it prints."""
+        if words[0] == "protail":
+            return run_apart(type_protail, words[1:], self.folder, environment)
         result = subprocess.run(
             words,
             cwd=self.folder,
-            env=os.environ | _ENVIRONMENT | settings,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             check=False,
         )
-        self.namespace["$?"] = result.returncode
-        failed = result.returncode != 0 and next_command != "echo $?"
-        assert not failed, f"{where}: {command!r} ends with {result.returncode}:\n{result.stdout}"
-        if expected is not None:
-            exact = words[-1] == "--help"
-            same_output(expected, result.stdout, f"{where}: {command}", exact=exact)
+        return result.returncode, result.stdout
+
+
+def read_page(page: Path, folder: Path) -> None:
+    """Run a page from top to bottom."""
+    Reader(page, folder).read()
 
 
 def _typed(block: Block, where: str) -> Iterator[tuple[str, list[str], str]]:
@@ -176,10 +189,10 @@ def runnable(command: str) -> list[str] | None:
     """Give the words to run; None for a line that sets things up, once it is checked."""
     words = shlex.split(command)
     match words:
-        case ["protail", *rest]:
-            return [sys.executable, "-m", "protail", *rest]
-        case [setting, "protail", *rest] if "=" in setting:
-            return [setting, sys.executable, "-m", "protail", *rest]
+        case ["protail", *_]:
+            return words
+        case [setting, "protail", *_] if "=" in setting:
+            return words
         case ["python", "-c", _]:
             return [sys.executable, *words[1:]]
         case ["ls" | "cat" | "head", *_]:
