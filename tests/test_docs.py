@@ -14,15 +14,7 @@ import pytest
 
 from reference.apart import run_apart
 from reference.digits import long_tailed_digits
-from reference.documents import (
-    PAGES,
-    ROOT,
-    Reader,
-    indented_code,
-    read_page,
-    runnable,
-    same_output,
-)
+from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
 
 DOCS = ROOT / "docs"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -43,7 +35,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(rich, "_console", None)
-    with threadpool_limits(1):  # small matrices: threads only get in each other's way
+    # Small matrices: threads only get in each other's way, here and in processes that begin here.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with threadpool_limits(1):
         yield tmp_path
 
 
@@ -59,7 +53,7 @@ def test_every_block_does_what_the_page_shows(page, folder):
     if page.name == "README.md":
         write_own_files(folder)
     # In a process of its own: what other tests have imported must not change what a page prints.
-    code, printed = run_apart(read_page, (page, folder), folder, dict(os.environ))
+    code, printed = run_apart(Reader(page, folder).read, (), folder, dict(os.environ))
     assert code == 0, printed
 
 

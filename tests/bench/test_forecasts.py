@@ -7,8 +7,8 @@ from protail.bench.forecasts import expected_seconds
 from protail.bench.groups import Group
 from protail.bench.wanted import CIFAR10, CIFAR100, Cell, Draw
 from protail.data.sets import long_tailed_counts
+from reference.bench_command import SCORES
 
-SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": 0.1}}
 IMAGES = int(long_tailed_counts(500, 100, 100).sum())
 BALANCED = 500 * 100
 

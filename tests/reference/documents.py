@@ -169,11 +169,6 @@ class Reader:
         return result.returncode, result.stdout
 
 
-def read_page(page: Path, folder: Path) -> None:
-    """Run a page from top to bottom."""
-    Reader(page, folder).read()
-
-
 def _typed(block: Block, where: str) -> Iterator[tuple[str, list[str], str]]:
     """Give each command of a console block, the output shown for it, and the next command."""
     assert block.text.startswith("$ "), f"{where}: begins with no command"

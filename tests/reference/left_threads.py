@@ -4,7 +4,7 @@ import atexit
 import os
 from pathlib import Path
 
-from protail.cli import app
+from protail.cli import main
 
 OWN = Path("/proc/self/task")  # on Linux alone
 
@@ -23,4 +23,4 @@ def keep_left_threads():
 if __name__ == "__main__":
     if OWN.exists():
         atexit.register(keep_left_threads)
-    app()
+    main()

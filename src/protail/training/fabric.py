@@ -141,7 +141,8 @@ def leave_group_at_end() -> Iterator[None]:
     """End the group of processes that was joined within, after all of them did their work.
 
     Lightning ends groups of NCCL only. Threads of Gloo that are still there while Python ends
-    may abort a process that has done all it should.
+    may abort a process that has done all it should. After a failure nothing is ended: the others
+    may never come to the same place.
 
     Examples
     --------
