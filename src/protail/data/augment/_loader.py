@@ -148,7 +148,7 @@ class LoaderTransform:
 
 def make_loader_transform(
     names: Sequence[str],
-    inputs: InputSpec = InputSpec(),  # noqa: B008 (it is frozen)
+    inputs: InputSpec = InputSpec(),
     *,
     seed: int = 0,
     fill: int = 128,
