@@ -171,6 +171,19 @@ def warn_of_zeros(n_zeros: int) -> None:
         )
 
 
+def warn_of_harm(labels: NDArray[Any]) -> None:
+    """Warn of classes that settings of the user's lose."""
+    if len(labels):
+        named = ", ".join(map(repr, labels[:5].tolist())) + (", ..." if len(labels) > 5 else "")
+        warnings.warn(
+            f"of {counted(len(labels), 'class', 'classes')} ({named}) fewer training rows are "
+            "classified right than by nearest class means; expected no more errors than chance "
+            "explains. Leave logit_adjustment and epochs at 'auto', or lower them.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
 def check_labels(y: Any, n_rows: int) -> NDArray[Any]:
     """Check labels: one a row, of any kind that names classes."""
     if y is None:

@@ -20,6 +20,7 @@ from protail.estimator._checks import (
     check_prior,
     check_rows,
     check_settings,
+    warn_of_harm,
     warn_of_zeros,
 )
 from protail.estimator._features import Features, Placement
@@ -185,6 +186,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             self.classes_ = classes
             self.class_counts_ = counts
             self._keep(fit)
+            warn_of_harm(classes[fit.harmed])
         if self.normalize_ is not None:
             warn_of_zeros(n_zeros)
         return self

@@ -31,15 +31,21 @@ class Evidence:
 
     Attributes
     ----------
+    index : ndarray of shape (rows,)
+        Which rows these are.
     distances : Tensor, shape (rows, classes)
         From the class means, the row itself left out of its own.
     labels, weights : Tensor, shape (rows,)
         Class of each row, and its weight; the weights add up to 1.
+    classes : Tensor, shape (classes,)
+        The codes of the classes that have rows: the others have no mean.
     """
 
+    index: NDArray[np.int64]
     distances: Tensor
     labels: Tensor
     weights: Tensor
+    classes: Tensor
 
     @property
     def accuracy(self) -> float:
@@ -52,6 +58,36 @@ class Evidence:
         """Mean distance from the own class."""
         own = self.distances.gather(1, self.labels.unsqueeze(1)).squeeze(1)
         return float((self.weights * own).sum())
+
+    def harmed(self, logits: Tensor) -> NDArray[np.int64]:
+        """Find the classes that a classifier loses although their class means get them right.
+
+        Parameters
+        ----------
+        logits : Tensor, shape (rows, all classes)
+            What a fitted classifier says of these rows.
+
+        Returns
+        -------
+        ndarray of int
+            Codes of the classes of which the classifier gets fewer rows right than the nearest
+            class mean does, by more than the noise of that count. The more classes, the more
+            standard deviations that is: the largest of C deviations is about sqrt(2 log C).
+        """
+        n = torch.bincount(self.labels, minlength=len(self.classes))
+        before = self._right_by_class(self.distances.neg())
+        after = self._right_by_class(logits[:, self.classes])
+        # One row right and one row wrong are added: a class that is all right has its noise too.
+        chance = (before + 1) / (n + 2)
+        deviation = (n * chance * (1 - chance)).sqrt()
+        lost = before - after > math.sqrt(2 * math.log(2 * len(n))) * deviation
+        codes: NDArray[np.int64] = self.classes[lost].cpu().numpy()
+        return codes
+
+    def _right_by_class(self, scores: Tensor) -> Tensor:
+        """Count the rows of each class whose largest score is their own class's."""
+        own = self.labels[scores.argmax(1) == self.labels]
+        return torch.bincount(own, minlength=len(self.classes))
 
     def own_probability(self, sharpness: float) -> float:
         """Mean softmax probability of the own class at logits of ``-sharpness / 2 * distance``."""
@@ -115,7 +151,8 @@ def gather_evidence(
     # A class without rows has no mean: only the others are compared with.
     filled = np.flatnonzero(counts)
     own = torch.from_numpy(np.searchsorted(filled, labels[index])).to(features.device)
-    means = means[torch.from_numpy(filled).to(features.device)]
+    classes = torch.from_numpy(filled).to(features.device)
+    means = means[classes]
     rows = features.take(index)
     all_distances = ops.distances(rows, means, distance)
     size = torch.from_numpy(counts[labels[index]]).to(rows).unsqueeze(1)
@@ -123,7 +160,8 @@ def gather_evidence(
     left_out = _pair_distances(rows, others_mean, distance)
     all_distances.scatter_(1, own.unsqueeze(1), left_out.unsqueeze(1))
     weights = 1 / np.bincount(labels[index], minlength=len(counts))[labels[index]]
-    return Evidence(all_distances, own, torch.from_numpy(weights / weights.sum()).to(rows))
+    weights = weights / weights.sum()
+    return Evidence(index, all_distances, own, torch.from_numpy(weights).to(rows), classes)
 
 
 def _balanced_sample(

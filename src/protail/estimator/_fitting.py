@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,8 @@ from protail.training.loop import Watcher
 
 Auto = Literal["auto"]
 _AS_THEY_ARE = Placement()
+# Fractions of the chosen logit adjustment that are tried in turn while a class is lost.
+_SOFTER = (0.5, 0.25, 0.0)
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Fit:
-    """What came of it."""
+    """What came of it; ``harmed`` are the codes of classes that class means would get right."""
 
     head: PrototypeHead
     space: Space
     plan: Plan
     scale: float
     history: History
+    harmed: NDArray[np.int64]
 
 
 def fit_prototypes(
@@ -94,6 +97,36 @@ def fit_prototypes(
         tau=settings.logit_adjustment,
         rng=rng,
     )
+    fit = _fit_in(space, labels, counts, settings, rng, seed, say)
+    for milder_space, milder_settings in _milder(space, settings):
+        if not len(fit.harmed):
+            break
+        lost = counted(len(fit.harmed), "class", "classes")
+        say(f"{lost} lost that class means get right; trying a milder training")
+        fit = _fit_in(milder_space, labels, counts, milder_settings, rng, seed, say)
+    return fit
+
+
+def _milder(space: Space, settings: Settings) -> Iterator[tuple[Space, Settings]]:
+    """Soften what was chosen, step by step, down to the class means; what the user fixed stays."""
+    if settings.logit_adjustment != "auto":
+        return
+    for fraction in _SOFTER:
+        yield replace(space, tau=fraction * space.tau), settings
+    if settings.epochs == "auto":
+        yield replace(space, tau=0.0), replace(settings, epochs=0)
+
+
+def _fit_in(
+    space: Space,
+    labels: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    settings: Settings,
+    rng: np.random.Generator,
+    seed: int,
+    say: Callable[[str], None],
+) -> Fit:
+    """Fit a head in a space that is chosen."""
     task = Task(
         features=space.features,
         labels=labels,
@@ -108,7 +141,11 @@ def fit_prototypes(
     head = make_head(task, space.means)
     with _bar(settings.verbose, plan) as watch:
         history = learn(task, head, plan, seed, watch=watch)
-    return Fit(head, space, plan, scale * space.logit_scale, history)
+    harmed = np.empty(0, np.int64)
+    if space.evidence is not None:
+        with torch.no_grad():
+            harmed = space.evidence.harmed(head(space.features.take(space.evidence.index)))
+    return Fit(head, space, plan, scale * space.logit_scale, history, harmed)
 
 
 def adjustment(counts: NDArray[np.int64], tau: float, like: Tensor) -> Tensor:

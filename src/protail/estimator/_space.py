@@ -57,8 +57,8 @@ class Space:
         Factor on the logits in training; only cosine needs one, having no length to scale.
     tau : float
         Weight of the logit adjustment.
-    accuracy : float or None
-        Leave-one-out accuracy of the nearest class mean; None without a row to spare.
+    evidence : Evidence or None
+        What leave-one-out class means get right; None without a row to spare.
     own_distance : float
         Mean distance from the own class, logit scale included.
     """
@@ -67,8 +67,13 @@ class Space:
     means: Tensor
     logit_scale: float
     tau: float
-    accuracy: float | None
+    evidence: Evidence | None
     own_distance: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """Leave-one-out accuracy of the nearest class mean."""
+        return None if self.evidence is None else self.evidence.accuracy
 
     @property
     def memorised(self) -> bool:
@@ -157,7 +162,7 @@ def _space(
         means=means * scale,
         logit_scale=logit_scale,
         tau=rule_tau if tau == "auto" else float(tau),
-        accuracy=None if evidence is None else evidence.accuracy,
+        evidence=evidence,
         own_distance=own_distance,
     )
 

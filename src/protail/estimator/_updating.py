@@ -15,6 +15,7 @@ from protail.estimator._checks import (
     check_prior,
     check_rows,
     check_settings,
+    warn_of_harm,
     warn_of_zeros,
 )
 from protail.estimator._features import Features, Placement, class_means
@@ -49,6 +50,7 @@ def update_prototypes(fitted: PrototypeClassifier, X: Any, y: Any, classes: Any)
         fit = fit_prototypes(features, codes, counts, settings, fitted._seed(), say=fitted._say)
         fitted.classes_, fitted.class_counts_ = known, counts
         fitted._keep(fit)
+        warn_of_harm(known[fit.harmed])
         if fit.space.accuracy is None:
             warnings.warn(
                 "the first rows say nothing of radius and logit adjustment, which need two rows of "
