@@ -79,7 +79,7 @@ def test_added_classes_leave_the_others_alone(temperature):
     radius = fitted.normalize_
     placed = X * (radius / np.linalg.norm(X, axis=1, keepdims=True) if radius else 1)
     placed = placed * fitted.feature_scale_
-    np.testing.assert_allclose(fitted.prototypes_[4], placed[y == 4].mean(0))
+    np.testing.assert_allclose(fitted.class_means_[4], placed[y == 4].mean(0))
     assert fitted.score(X, y) > 0.9
     assert fitted.partial_fit(X, y).score(X, y) > 0.9
 

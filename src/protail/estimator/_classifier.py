@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from protail.estimator._adding import add_new_classes
 from protail.estimator._checks import (
     check_device,
     check_labels,
@@ -27,7 +28,7 @@ from protail.estimator._features import Features, Placement
 from protail.estimator._fitting import Fit, fit_prototypes
 from protail.estimator._predicting import PredictingMixin
 from protail.estimator._saving import SavingMixin
-from protail.estimator._updating import add_class_means, update_prototypes
+from protail.estimator._updating import update_prototypes
 from protail.heads import PrototypeHead
 
 Auto = Literal["auto"]
@@ -218,9 +219,12 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         return self
 
     def add_classes(self, X: Any, y: Any) -> Self:
-        """Add new classes from their means; the others stay as they are, to the bit.
+        """Add new classes from a few rows; the other prototypes stay as they are, to the bit.
 
-        ``classes_`` stays sorted, so a new label may come to stand between old ones.
+        The new prototypes are placed by the training of the others, in which the class means
+        stand for the rows. Where that leaves no place for a new class, every prototype is put
+        back to its class mean, with a warning. ``classes_`` stays sorted, so a new label may
+        come to stand between old ones.
 
         Parameters
         ----------
@@ -234,9 +238,9 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         PrototypeClassifier
             This estimator.
         """
-        with _unchanged_on_error(self):
+        with _unchanged_on_error(self), torch.inference_mode(False), torch.enable_grad():
             check_is_fitted(self)
-            add_class_means(self, X, y)
+            add_new_classes(self, X, y)
         return self
 
     def _keep(self, fit: Fit) -> None:

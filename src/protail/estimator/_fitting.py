@@ -25,7 +25,7 @@ from protail.training.loop import Watcher
 Auto = Literal["auto"]
 _AS_THEY_ARE = Placement()
 # Fractions of the chosen logit adjustment that are tried in turn while a class is lost.
-_SOFTER = (0.5, 0.25, 0.0)
+_SOFTER = (0.5, 0.25)
 
 
 @dataclass(frozen=True)
@@ -97,28 +97,45 @@ def fit_prototypes(
         tau=settings.logit_adjustment,
         rng=rng,
     )
-    fit = _fit_in(space, labels, counts, settings, rng, seed, say)
-    for milder_space, milder_settings in _milder(space, settings):
+    n_draws = epoch_length(_task(space, labels, counts, settings))
+    options = plans(
+        space,
+        int((counts > 0).sum()),
+        len(labels),
+        n_draws,
+        distance=settings.distance,
+        epochs=settings.epochs,
+        max_steps=settings.max_steps,
+        batch_size=settings.batch_size,
+        lr=settings.lr,
+        temperature_lr=settings.temperature_lr,
+        momentum=settings.momentum,
+    )
+    fit = _fit_in(space, options, labels, counts, settings, rng, seed, say)
+    for milder_space, milder_plan in _milder(fit, options[0], settings):
         if not len(fit.harmed):
             break
         lost = counted(len(fit.harmed), "class", "classes")
         say(f"{lost} lost that class means get right; trying a milder training")
-        fit = _fit_in(milder_space, labels, counts, milder_settings, rng, seed, say)
+        fit = _fit_in(milder_space, [milder_plan], labels, counts, settings, rng, seed, say)
     return fit
 
 
-def _milder(space: Space, settings: Settings) -> Iterator[tuple[Space, Settings]]:
+def _milder(fit: Fit, shortest: Plan, settings: Settings) -> Iterator[tuple[Space, Plan]]:
     """Soften what was chosen, step by step, down to the class means; what the user fixed stays."""
     if settings.logit_adjustment != "auto":
         return
     for fraction in _SOFTER:
-        yield replace(space, tau=fraction * space.tau), settings
+        yield replace(fit.space, tau=fraction * fit.space.tau), fit.plan
+    bare = replace(fit.space, tau=0.0)
+    yield bare, shortest
     if settings.epochs == "auto":
-        yield replace(space, tau=0.0), replace(settings, epochs=0)
+        yield bare, replace(shortest, n_steps=0, lr=0.0)
 
 
 def _fit_in(
     space: Space,
+    options: list[Plan],
     labels: NDArray[np.int64],
     counts: NDArray[np.int64],
     settings: Settings,
@@ -126,17 +143,9 @@ def _fit_in(
     seed: int,
     say: Callable[[str], None],
 ) -> Fit:
-    """Fit a head in a space that is chosen."""
-    task = Task(
-        features=space.features,
-        labels=labels,
-        distance=settings.distance,
-        temperature=settings.temperature,
-        logit_scale=space.logit_scale,
-        adjustment=adjustment(counts, space.tau, space.means),
-        sampling=settings.sampling,
-    )
-    plan, scale = _choose_plan(task, space, counts, settings, rng, seed)
+    """Fit a head in a space that is chosen, by the likeliest of some plans."""
+    task = _task(space, labels, counts, settings)
+    plan, scale = _choose_plan(task, space, counts, options, rng, seed)
     say(_description(space, plan, settings))
     head = make_head(task, space.means)
     with _bar(settings.verbose, plan) as watch:
@@ -146,6 +155,20 @@ def _fit_in(
         with torch.no_grad():
             harmed = space.evidence.harmed(head(space.features.take(space.evidence.index)))
     return Fit(head, space, plan, scale * space.logit_scale, history, harmed)
+
+
+def _task(
+    space: Space, labels: NDArray[np.int64], counts: NDArray[np.int64], settings: Settings
+) -> Task:
+    return Task(
+        features=space.features,
+        labels=labels,
+        distance=settings.distance,
+        temperature=settings.temperature,
+        logit_scale=space.logit_scale,
+        adjustment=adjustment(counts, space.tau, space.means),
+        sampling=settings.sampling,
+    )
 
 
 def adjustment(counts: NDArray[np.int64], tau: float, like: Tensor) -> Tensor:
@@ -158,7 +181,7 @@ def _choose_plan(
     task: Task,
     space: Space,
     counts: NDArray[np.int64],
-    settings: Settings,
+    options: list[Plan],
     rng: np.random.Generator,
     seed: int,
 ) -> tuple[Plan, float]:
@@ -167,19 +190,6 @@ def _choose_plan(
     Memorised rows would call any logits too timid; there the rule that set their sharpness (an
     own class at 80 %) is the better guess.
     """
-    options = plans(
-        space,
-        int((counts > 0).sum()),
-        len(task.labels),
-        epoch_length(task),
-        distance=settings.distance,
-        epochs=settings.epochs,
-        max_steps=settings.max_steps,
-        batch_size=settings.batch_size,
-        lr=settings.lr,
-        temperature_lr=settings.temperature_lr,
-        momentum=settings.momentum,
-    )
     if space.memorised:
         return options[0], 1.0
     folds = list(held_out_folds(task.labels, rng, one_part=len(options) == 1))

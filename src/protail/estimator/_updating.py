@@ -1,4 +1,4 @@
-"""Going on after a fit: more rows, more classes."""
+"""Going on after a fit: more rows of known classes."""
 
 from __future__ import annotations
 
@@ -66,40 +66,6 @@ def update_prototypes(fitted: PrototypeClassifier, X: Any, y: Any, classes: Any)
         warn_of_zeros(n_zeros)
 
 
-def add_class_means(fitted: PrototypeClassifier, X: Any, y: Any) -> None:
-    """Do what ``add_classes`` promises."""
-    if not isinstance(fitted.prior, str):
-        raise ValueError(
-            f"prior is an array of {len(fitted.classes_)} shares, one for each known class; "
-            "expected 'uniform' or 'train' where classes are added. Use set_params(prior=...)."
-        )
-    device = check_device(fitted.device, X)
-    rows, n_zeros = check_rows(fitted, X, reset=False)
-    new, codes = np.unique(check_labels(y, len(rows)), return_inverse=True)
-    _check_same_kind(new, fitted.classes_)
-    if known := [label for label in new.tolist() if label in set(fitted.classes_.tolist())]:
-        raise ValueError(
-            f"y has {known[:5]}, which the classifier knows already; expected new labels only. "
-            "Use partial_fit for more rows of a known class."
-        )
-    features = Features(rows, fitted._placement, device)
-    means = class_means(features, torch.from_numpy(codes).to(device), len(new))
-    head = _head_of(fitted, torch.device("cpu"))
-    head.add_classes(means.cpu())
-    fitted._keep_head(head)
-    classes = np.concatenate([fitted.classes_, new])
-    order = np.argsort(classes, kind="stable")
-    new_means = means.cpu().numpy().astype(fitted.class_means_.dtype)
-    fitted.classes_ = classes[order]
-    fitted.class_counts_ = np.concatenate([fitted.class_counts_, np.bincount(codes)])[order]
-    fitted.class_means_ = np.concatenate([fitted.class_means_, new_means])[order]
-    fitted.prototypes_ = fitted.prototypes_[order]
-    if fitted.temperature_ is not None and len(fitted.temperature_) > 1:
-        fitted.temperature_ = fitted.temperature_[order]
-    if fitted.normalize_ is not None:
-        warn_of_zeros(n_zeros)
-
-
 def _go_on(
     fitted: PrototypeClassifier,
     features: Features,
@@ -118,7 +84,7 @@ def _go_on(
     fitted.class_means_ = means.astype(fitted.class_means_.dtype)
     fitted.class_counts_ = total
 
-    head = _head_of(fitted, features.device)
+    head = head_of(fitted, features.device)
     choices = fitted.choices_
     like = head.prototypes.detach()
     # Classes without new rows stay out of the softmax: they could only be pushed away.
@@ -154,7 +120,8 @@ def _shorter_plan(
     return Plan(n_steps, choices["batch_size"], lr, settings.temperature_lr, settings.momentum)
 
 
-def _head_of(fitted: PrototypeClassifier, device: torch.device) -> PrototypeHead:
+def head_of(fitted: PrototypeClassifier, device: torch.device) -> PrototypeHead:
+    """Make the head of a fitted classifier."""
     prototypes = torch.from_numpy(fitted.prototypes_)
     head = PrototypeHead(
         *prototypes.shape,
@@ -189,7 +156,7 @@ def _known_classes(fitted: PrototypeClassifier, classes: Any, *, first: bool) ->
 
 
 def _codes(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
-    _check_same_kind(labels, known)
+    check_same_kind(labels, known)
     order = np.argsort(known, kind="stable")
     place = np.minimum(np.searchsorted(known[order], labels), len(known) - 1)
     codes = order[place]
@@ -201,7 +168,8 @@ def _codes(labels: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
     return codes.astype(np.int64)
 
 
-def _check_same_kind(labels: NDArray[Any], known: NDArray[Any]) -> None:
+def check_same_kind(labels: NDArray[Any], known: NDArray[Any]) -> None:
+    """Refuse names among numbers, and numbers among names."""
     numbers = "biuf"
     if (labels.dtype.kind in numbers) != (known.dtype.kind in numbers):
         raise ValueError(
