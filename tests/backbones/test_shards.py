@@ -126,6 +126,18 @@ def edit_index(folder, change):
     (folder / INDEX).write_text(json.dumps(document))
 
 
+def test_replaced_weights_leave_what_else_is_there(folder, state):
+    (folder / "notes.txt").write_text("mine")
+    save_weights(state, folder, overwrite=True)
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "notes.txt",
+        "weights-00001-of-00001.safetensors",
+        INDEX,
+    ]
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert equal(read_checkpoint(folder).arrays, state)
+
+
 FIRST = "weights-00001-of-00003.safetensors"
 DAMAGES = {
     "missing shard": (lambda f: (f / FIRST).unlink(), "one of 3, is missing"),
