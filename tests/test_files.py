@@ -278,6 +278,21 @@ def test_what_is_read_is_of_one_version(tmp_path):
         read_folder(place, ours)
 
 
+def test_what_is_set_aside_while_it_is_read_is_found_there(tmp_path):
+    place = tmp_path / "it"
+    write_ours(place, "old")
+    folders = []
+
+    def read(folder):
+        folders.append(folder)
+        if folder == place:
+            place.rename(_folders.beside(place, "old"))
+        return ours(folder)
+
+    assert read_folder(place, read) == ("old", "old")
+    assert folders == [place, _folders.beside(place, "old")]
+
+
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("name", ["mine.txt", "deep/mine.txt", "new.txt", "link"])
 def test_what_changes_in_the_last_moment_goes_along(tmp_path, monkeypatch, name):

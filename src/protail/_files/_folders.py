@@ -137,10 +137,10 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[Path], Result]) ->
             try:
                 found = read(folder)
             except Exception:
-                if _identity(_standing(Path(path))) == identity:
+                if _is_still(folder, identity, Path(path)):
                     raise
             else:
-                if _identity(_standing(Path(path))) == identity:
+                if _is_still(folder, identity, Path(path)):
                     return found
 
 
@@ -165,6 +165,12 @@ def _held(folder: Path) -> Iterator[Identity]:
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def _is_still(folder: Path, identity: Identity, path: Path) -> bool:
+    """Whether a folder is what stands there, under the same name: set aside, it is not found."""
+    now = _standing(path)
+    return now == folder and _identity(now) == identity
 
 
 def _identity(folder: Path | int) -> Identity:
