@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from protail import _files
-from protail._files import OutputError
+from protail._files import OutputError, _writing
 from protail.backbones import WeightsError, load_weights, make_backbone, save_weights
 from protail.backbones._checkpoint import read_checkpoint
 from protail.backbones.shards import INDEX
@@ -127,6 +126,18 @@ def edit_index(folder, change):
     (folder / INDEX).write_text(json.dumps(document))
 
 
+def test_replaced_weights_leave_what_else_is_there(folder, state):
+    (folder / "notes.txt").write_text("mine")
+    save_weights(state, folder, overwrite=True)
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "notes.txt",
+        "weights-00001-of-00001.safetensors",
+        INDEX,
+    ]
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert equal(read_checkpoint(folder).arrays, state)
+
+
 FIRST = "weights-00001-of-00003.safetensors"
 DAMAGES = {
     "missing shard": (lambda f: (f / FIRST).unlink(), "one of 3, is missing"),
@@ -237,7 +248,7 @@ def test_what_is_there_stays(tmp_path, place, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_files, "_flush", full)
+        patch.setattr(_writing, "_flush", full)
         with pytest.raises(OutputError, match="disk is full"):
             save_weights(new, tmp_path / place, overwrite=True)
     assert equal(read_checkpoint(tmp_path / place).arrays, old)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from protail import PrototypeClassifier
+from reference.killed import in_small_process
+from reference.killed_writers import fill_the_disk_of_predictions, kill_predictions
 from reference.rows import long_tailed_rows
 from reference.stopping import STOPPED
 
@@ -94,8 +96,8 @@ def test_json_tells_what_was_done(new_rows, protail):
 
 @pytest.fixture
 def long_file(tmp_path):
-    """Rows enough for twelve blocks."""
-    rows = np.random.default_rng(0).normal(size=(780_000, 6)).astype(np.float32)
+    """Rows enough for eight blocks."""
+    rows = np.random.default_rng(0).normal(size=(520_000, 6)).astype(np.float32)
     np.savez(tmp_path / "long.npz", X=rows)
     return rows
 
@@ -148,16 +150,40 @@ def test_pieces_of_a_changed_file_are_not_taken(new_rows, protail, write, tmp_pa
     assert not parts.exists()
 
 
+@pytest.mark.parametrize("stop", [kill_predictions, fill_the_disk_of_predictions])
+def test_stopped_at_any_moment_it_keeps_nobody_out(stop, tmp_path):
+    (tmp_path / "alone").mkdir()
+    in_small_process(stop, tmp_path / "alone")
+
+
+@pytest.mark.parametrize("job", [None, "", '{"format": "protail-pre'])
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_pieces_without_a_whole_description_are_nobodys(job, options, new_rows, protail, tmp_path):
+    parts = tmp_path / "out.csv.parts"
+    parts.mkdir()
+    (parts / "lock").touch()
+    (parts / ".job.json.0123abcd.part").touch()
+    (parts / f"{0:015d}-{45:015d}-0-5.part").write_text("wrong")
+    if job is not None:
+        (parts / "job.json").write_text(job)
+    ended = protail("predict", "model", "new.npz", "-o", "out.csv", *options)
+    assert ended.code == 0, ended.err
+    assert len(read(tmp_path / "out.csv")) == 45
+    assert not parts.exists()
+
+
 def test_the_place_of_the_pieces_is_not_taken_from_others(new_rows, protail, tmp_path):
     parts = tmp_path / "out.csv.parts"
     parts.mkdir()
     (parts / "dear.txt").write_text("to me")
+    (parts / "job.json").write_text('{"format": "protail-predictions-1"}')
     for options in ((), ("--overwrite",)):
         ended = protail("predict", "model", "new.npz", "-o", "out.csv", *options)
         assert ended.code == 3
         assert "Move it away" in ended.last_line
     assert (parts / "dear.txt").read_text() == "to me"
     (parts / "dear.txt").unlink()
+    (parts / "job.json").unlink()
     assert protail("predict", "model", "new.npz", "-o", "out.csv").code == 0
 
 
@@ -177,10 +203,12 @@ def test_pieces_of_another_array_or_damaged_ones_are_not_taken(
     running = process("predict", "model", "two.npz", "--features", "A", "-o", "out.csv")
     parts = tmp_path / "out.csv.parts"
     _wait_for_pieces(running, parts, 3)
+    running.send_signal(signal.SIGSTOP)
     blocked = protail("predict", "model", "two.npz", "--features", "A", "-o", "out.csv")
-    assert blocked.code == 2
-    assert "another protail predict is writing" in blocked.last_line
+    assert blocked.code == 3
+    assert f"out.csv is being written by process {running.pid}, since" in blocked.last_line
     running.send_signal(signal.SIGTERM)
+    running.send_signal(signal.SIGCONT)
     running.communicate(timeout=30)
     assert running.returncode in STOPPED
     other = protail("predict", "model", "two.npz", "--features", "B", "-o", "out.csv")

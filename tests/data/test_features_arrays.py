@@ -187,3 +187,51 @@ def test_paths_that_will_not_do(tmp_path):
 def test_ending_in_capitals(npz, tmp_path):
     npz(X=ROWS).rename(tmp_path / "A.NPZ")
     assert open_features(tmp_path / "A.NPZ").n_rows == 3
+
+
+def damage_last_byte(path, array):
+    """Change the last byte of an array that lies in the file as it is."""
+    raw = bytearray(path.read_bytes())
+    at = bytes(raw).index(array.tobytes("A")) + array.nbytes - 1
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+READS = {
+    "rows": lambda file: file.rows(),
+    "blocks": lambda file: next(file.blocks(n_rows=1)),
+    "later blocks": lambda file: next(file.blocks(start=2)),
+    "labels": lambda file: file.labels(),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f4", "f8", "i2"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", ["X", "y", "other"])
+def test_damage_in_an_array_is_told_before_it_is_used(name, dtype, order, npz):
+    # Of small arrays the head cannot be read without the rest, and zipfile compares all of it.
+    rows = np.asarray(np.arange(9000).reshape(3000, 3), dtype, order=order)
+    arrays = {"X": rows, "y": np.arange(3000) + 10**6, "other": np.arange(3000) + 0.5}
+    path = npz(**arrays)
+    whole = [read(open_features(path)).tolist() for read in READS.values()]
+    damage_last_byte(path, arrays[name])
+    file = open_features(path)
+    for (what, read), expected in zip(READS.items(), whole, strict=True):
+        if (name == "y") == (what == "labels") and name != "other":
+            for _ in range(2):
+                with pytest.raises(FeatureFileError, match=f"array '{name}' .*its checksum"):
+                    read(file)
+        else:
+            assert read(file).tolist() == expected
+
+
+def test_features_of_a_run_are_checked_too(tmp_path):
+    from protail.data.sets import DataSetError, load_dataset
+
+    rows, labels = np.arange(6000, dtype=np.float32).reshape(3000, 2), np.arange(3000)
+    arrays = {"x_train": rows, "y_train": labels, "x_test": rows + 7, "y_test": labels}
+    np.savez(tmp_path / "a.npz", **arrays)
+    load_dataset(tmp_path / "a.npz")
+    damage_last_byte(tmp_path / "a.npz", rows + 7)
+    with pytest.raises(DataSetError, match=r"array 'x_test' .*its checksum"):
+        load_dataset(tmp_path / "a.npz")

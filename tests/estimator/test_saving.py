@@ -19,8 +19,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from protail import PrototypeClassifier
-from protail._files import OutputError
+from protail._files import OutputError, one_writer
 from protail.estimator import ModelFileError, _card, _model_file
+from protail.estimator._saving import prepare
 
 LABELS = {
     "text": np.array(["ant", "bee", "cat", "dog"]),
@@ -315,6 +316,57 @@ def test_what_is_no_model_is_never_replaced(tmp_path, content):
     with pytest.raises(OutputError, match="is a file"):
         fitted().save(home / next(iter(content)), overwrite=True)
     assert {path.name: path.read_text() for path in home.iterdir()} == content
+
+
+def test_where_nobody_can_say_whether_it_is_a_model_nothing_is_replaced(tmp_path):
+    folder = tmp_path / "model"
+    fitted().save(folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "model.json").unlink()
+    (folder / "model.json").symlink_to("model.json")  # to open it is an OSError
+    prepared = prepare(fitted(), None, None, "model")
+    for save in (prepared.write, fitted().save):
+        with pytest.raises(OutputError, match="cannot be written"):
+            save(folder, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_second_writer_is_told_who_writes(tmp_path):
+    one = fitted()
+    one.save(tmp_path / "model")
+    with (
+        one_writer(tmp_path / "model"),
+        pytest.raises(
+            OutputError, match=rf"model is being written by process {os.getpid()}, since"
+        ),
+    ):
+        fitted(LABELS["int8"]).save(tmp_path / "model", overwrite=True)
+    assert_same(one, PrototypeClassifier.load(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_a_model_is_read_while_it_is_replaced(tmp_path, monkeypatch, has_exchange):
+    def unable(one, other):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    if not has_exchange:
+        monkeypatch.setattr("protail._files._folders._swap", unable)
+    folder = tmp_path / "model"
+    models = [prepare(fitted(LABELS[kind]), None, None, "model") for kind in ("text", "bool")]
+    models[0].write(folder)
+    (folder / "notes.txt").write_text("mine")
+    writer = os.fork()
+    if writer == 0:
+        for number in range(60):
+            models[number % 2].write(folder, overwrite=True)
+        os._exit(0)
+    n_classes = set()
+    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+        n_classes.add(len(PrototypeClassifier.load(folder).classes_))
+    assert n_classes <= {2, 4}
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["model"]
 
 
 @pytest.mark.parametrize("after", [0, 10, 300, 1500, 3000])

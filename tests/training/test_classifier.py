@@ -347,9 +347,6 @@ def test_features_are_kept_on_disk_under_what_they_hang_on(tmp_path):
     assert torch.equal(again.stream(Stream.of(SETTINGS), 0, 0)[0], features)
     with pytest.raises(AssertionError, match="computed again"):
         again.stream(Stream.of(SETTINGS), 1, 0)
-    for damaged in tmp_path.glob("*.safetensors"):
-        damaged.write_bytes(damaged.read_bytes()[:100])
-    assert torch.equal(first.stream(Stream.of(SETTINGS), 0, 0)[0], features)
 
 
 def test_a_cache_that_cannot_be_written_costs_no_features(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from protail._files import read_folder
 from protail.backbones._errors import problem
 from protail.backbones.shards import INDEX, read_safetensors, read_shards
 
@@ -54,7 +55,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     >>> read_checkpoint(place)
     Checkpoint(arrays={'fc.bias': tensor([0.])}, entry='state_dict')
     """
-    place = Path(path)
+    return read_folder(path, _read)
+
+
+def _read(place: Path) -> Checkpoint:
     if place.is_dir():
         if not (place / INDEX).is_file():
             raise problem(place, f"this folder holds no {INDEX}. Give a file of weights in it.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def save_weights(
     shard_bytes : int, optional
         No shard is larger than this. The default is one shard.
     overwrite : bool, default=False
-        Whether what is already there may be replaced.
+        Whether weights that are already there may be replaced. Other files in their folder stay.
 
     Returns
     -------
@@ -86,9 +87,31 @@ def save_weights(
         return [place]
     check_free(place, overwrite=overwrite, folder=place.suffix != ".safetensors")
     shards = _shards(state_dict, types, shard_bytes)
-    with new_folder(place, overwrite=overwrite) as folder:
+    with new_folder(place, overwrite=overwrite, ours=is_of_weights) as folder:
         names = _write_shards(folder, state_dict, shards)
     return [place / name for name in names]
+
+
+def is_of_weights(name: str) -> bool:
+    """Say whether a file in a folder of weights is one that `save_weights` wrote.
+
+    Parameters
+    ----------
+    name : str
+        The file's.
+
+    Returns
+    -------
+    bool
+        Whether it is a shard or the index.
+
+    Examples
+    --------
+    >>> from protail.backbones.shards import is_of_weights
+    >>> is_of_weights("weights-00001-of-00002.safetensors"), is_of_weights("notes.txt")
+    (True, False)
+    """
+    return name == INDEX or bool(re.fullmatch(r"weights-\d+-of-\d+\.safetensors", name))
 
 
 def read_shards(index: Path) -> dict[str, Tensor]:

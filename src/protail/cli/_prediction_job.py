@@ -10,21 +10,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from protail._files import OutputError, check_free, explained, new_file
+from protail._files import OutputError, check_free, explained, new_file, one_writer
 from protail._messages import counted
 from protail.cli._prediction_files import Format, find_format
 
 if TYPE_CHECKING:
     from protail.cli._sources import Answers, Model, Source
 
-_JOB, _LOCK = "job.json", "lock"
+_JOB, _NEXT = "job.json", "next.part"
 _FORMAT = "protail-predictions-1"
+# All that is ever written in the place of the pieces; "lock" by earlier versions.
+_OURS = re.compile(
+    r"lock|job\.json|next\.part|\d{15}-\d{15}-\d+-\d+\.part"
+    r"|\.(job\.json|next\.part)\.[0-9a-f.]+\.part"
+)
 
 
 class _Part(NamedTuple):
@@ -80,21 +87,23 @@ class PredictionJob:
         self._overwrite = overwrite
         self.parts = output.with_name(output.name + ".parts")
         self._description = _describe(model, sources, features, k)
-        self._lock: int | None = None
+        self._stack = ExitStack()
         self._has_begun = False
         self.n_done = 0
 
     def __enter__(self) -> Self:
         try:
+            self._output.parent.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(one_writer(self._output))
             self._check_ours()
-            self.parts.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            self.parts.mkdir(exist_ok=True)
+            self._stack.callback(self._clear_away)
             self._begin()
         except OSError as error:
-            self._leave()
+            self._stack.close()
             raise explained(error, self._output) from error
         except BaseException:
-            self._leave()
+            self._stack.close()
             raise
         return self
 
@@ -106,7 +115,7 @@ class PredictionJob:
     ) -> None:
         if error is None:
             self.n_done = 0
-        self._leave()
+        self._stack.close()
         if isinstance(error, OutputError) and self.n_done:
             raise OutputError(
                 error.errno,
@@ -128,9 +137,9 @@ class PredictionJob:
         """
         stop = self.n_done + len(answers.answered)
         try:
-            with new_file(self.parts / "next.part", overwrite=True) as temporary:
+            written = self.parts / _NEXT
+            with new_file(written, overwrite=True) as temporary:
                 self._format.write_part(temporary, str(source), first_row, answers)
-            written = self.parts / "next.part"
             n_without = int((~answers.answered).sum())
             size = written.stat().st_size
             written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{n_without}-{size}.part")
@@ -157,7 +166,7 @@ class PredictionJob:
         if not os.path.lexists(self.parts):
             return
         is_folder = self.parts.is_dir() and not self.parts.is_symlink()
-        if not is_folder or (any(self.parts.iterdir()) and self._found_job() is None):
+        if not is_folder or not all(map(_OURS.fullmatch, os.listdir(self.parts))):
             raise OutputError(
                 errno.EEXIST,
                 f"{self.parts} is needed for the pieces and holds something else. Move it away, "
@@ -166,8 +175,9 @@ class PredictionJob:
 
     def _begin(self) -> None:
         found = self._found_job()
-        if found is not None and found != self._description:
-            if not self._overwrite:
+        if found != self._description:
+            # Pieces without a whole description are of a job that never began.
+            if found is not None and not self._overwrite:
                 raise ValueError(
                     f"{self.parts} holds predictions of another model, other files or other "
                     "settings; expected those of this command. Give --overwrite to begin anew, or "
@@ -198,29 +208,12 @@ class PredictionJob:
                 stop = part.stop
         return whole
 
-    def _take_lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # no such locks on this system
-            return
-        self._lock = os.open(self.parts / _LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            self._lock = None
-            raise ValueError(
-                f"another protail predict is writing {self._output}; expected to be alone. Wait "
-                "for it, or choose another --output."
-            ) from None
-
-    def _leave(self) -> None:
-        """Let go of the pieces; where nothing is worth keeping, remove them."""
+    def _clear_away(self) -> None:
+        """Remove the pieces where nothing is worth keeping."""
         if self._has_begun and not self.n_done:
             shutil.rmtree(self.parts, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        with suppress(OSError):
+            self.parts.rmdir()  # empty, where it could not begin
 
 
 def _describe(

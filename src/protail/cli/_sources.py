@@ -50,9 +50,13 @@ class Model:
     def load(cls, folder: Path, device: str = "auto") -> Model:
         """Load a model folder."""
         from protail import PrototypeClassifier
+        from protail._files import read_folder
 
-        classifier = PrototypeClassifier.load(folder, device=device)
-        document = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        def read(place: Path) -> tuple[PrototypeClassifier, dict[str, Any]]:
+            classifier = PrototypeClassifier.load(place, device=device)
+            return classifier, json.loads((place / "model.json").read_text(encoding="utf-8"))
+
+        classifier, document = read_folder(folder, read)
         # Commands hand over arrays with the columns already in order, which carry no names.
         names = None
         if hasattr(classifier, "feature_names_in_"):

@@ -153,7 +153,7 @@ def _backbone(run: Run) -> dict[str, Tensor]:
 def _check_place(output: Path, *, overwrite: bool) -> None:
     """Raise unless the folder is free, or holds nothing but weights that may be replaced."""
     from protail._files import OutputError, check_free
-    from protail.backbones.shards import INDEX
+    from protail.backbones.shards import is_of_weights
 
     if output.suffix == ".safetensors":
         raise ValueError(
@@ -164,7 +164,7 @@ def _check_place(output: Path, *, overwrite: bool) -> None:
     strange = [
         file.name
         for file in (output.iterdir() if output.is_dir() else ())
-        if file.name != INDEX and not re.fullmatch(r"weights-\d+-of-\d+\.safetensors", file.name)
+        if not is_of_weights(file.name)
     ]
     if strange:
         raise OutputError(

@@ -69,11 +69,11 @@ def read_files(folder: Path, names: tuple[str, ...]) -> tuple[Contents, Tensors]
 
 
 def is_model(folder: Path) -> bool:
-    """Say whether a folder holds a model of ours, be it damaged."""
+    """Say whether a folder holds a model of ours, be it damaged; OSError where nobody can say."""
     try:
         with (folder / MODEL).open("rb") as file:
             return FORMAT.encode() in file.read(200)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from protail._files import OutputError, check_free, explained, new_folder
+from protail._files import OutputError, check_free, explained, new_folder, read_folder
 from protail.estimator._card import model_card
 from protail.estimator._checks import check_device
 from protail.estimator._fields import FlawError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 
 PICTURE = "accuracy.png"
+_OURS = (MODEL, WEIGHTS, CARD, PICTURE)
 
 
 class SavingMixin:
@@ -52,7 +52,8 @@ class SavingMixin:
 
         The folder gets ``model.json`` (readable), ``weights.safetensors`` (the arrays) and
         ``README.md`` (a model card, yours to edit). It appears when all is written; nothing half
-        written stays. Loaded again, it gives the same answers, to the bit.
+        written stays. Whoever loads it while it is replaced gets the old model or the new one.
+        Loaded again, it gives the same answers, to the bit.
 
         Parameters
         ----------
@@ -111,7 +112,7 @@ class SavingMixin:
         check_device(device, None)
         place = Path(folder)
         try:
-            contents, tensors = read_files(place, KEYS)
+            contents, tensors = read_folder(place, lambda folder: read_files(folder, KEYS))
             return cast(
                 Self, restore(cast("type[PrototypeClassifier]", cls), contents, tensors, device)
             )
@@ -211,14 +212,14 @@ class Prepared:
 
     def write(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the files."""
-        with new_folder(folder, overwrite=overwrite) as temporary:
-            if overwrite and is_model(Path(folder)):
-                _carry_over(Path(folder), temporary)
+        with new_folder(folder, overwrite=overwrite, ours=_OURS.__contains__) as temporary:
             write_files(temporary, self.contents, self.tensors)
             # A label can hold half a character; a card cannot.
             (temporary / CARD).write_bytes(self.card.encode("utf-8", "replace"))
             if self.picture is not None:
                 (temporary / PICTURE).write_bytes(self.picture)
+            # Once more: something else may have come to stand there.
+            check_replaceable(Path(folder), overwrite=overwrite)
 
 
 def prepare(
@@ -258,32 +259,14 @@ def prepare(
     return Prepared(contents, tensors, card, picture)
 
 
-def _carry_over(old: Path, new: Path) -> None:
-    """Take the files along that are not the model's own: links where possible, else copies."""
-
-    def link(source: str, target: str) -> None:
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)
-
-    for entry in old.iterdir():
-        if entry.name in (MODEL, WEIGHTS, CARD, PICTURE):
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.copytree(entry, new / entry.name, symlinks=True, copy_function=link)
-        else:
-            link(str(entry), str(new / entry.name))
-
-
 def check_replaceable(folder: Path, *, overwrite: bool) -> None:
     """Refuse to overwrite what is no model: it could be anything, a home folder included."""
     check_free(folder, overwrite=overwrite, folder=True)
     try:
-        holds_something = folder.is_dir() and any(folder.iterdir())
+        is_strange = folder.is_dir() and any(folder.iterdir()) and not is_model(folder)
     except OSError as error:
         raise explained(error, folder) from error
-    if holds_something and not is_model(folder):
+    if is_strange:
         raise OutputError(
             errno.EEXIST,
             f"{folder} is there and holds no protail model, so it is not replaced, not even with "

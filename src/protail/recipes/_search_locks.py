@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from protail.training._run_folder import LOCK, RunError
-from protail.training._run_lock import Lock
+from protail._files import FileLock, LockedError, explained
 
+_LOCK = "lock"
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.1
 
 
@@ -37,7 +37,7 @@ class Mutex:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self._depth = 0
 
     def acquire(self) -> bool:
@@ -45,10 +45,12 @@ class Mutex:
         wait = _FIRST_WAIT
         while self._lock is None:
             try:
-                self._lock = Lock(self._folder)
-            except RunError:
+                self._lock = FileLock(self._folder / _LOCK)
+            except LockedError:
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
+            except OSError as error:
+                raise explained(error, self._folder) from error
         self._depth += 1
         return True
 
@@ -98,7 +100,7 @@ def living(folder: Path) -> Iterator[None]:
     False
     """
     folder.mkdir(parents=True)
-    lock = Lock(folder)
+    lock = FileLock(folder / _LOCK)
     try:
         yield
     finally:
@@ -108,11 +110,13 @@ def living(folder: Path) -> Iterator[None]:
 
 def is_alive(folder: Path) -> bool:
     """Say whether a worker still is; clear away what a dead one has left."""
-    if not (folder / LOCK).exists():
+    if not (folder / _LOCK).exists():
         return False
     try:
-        Lock(folder).release()
-    except RunError:
+        FileLock(folder / _LOCK).release()
+    except LockedError:
         return True
+    except FileNotFoundError:  # somebody else has just cleared it away
+        return False
     shutil.rmtree(folder, ignore_errors=True)
     return False

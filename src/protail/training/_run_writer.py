@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from protail._files import explained
+from protail._files import FileLock, LockedError, explained
 from protail.training._run_folder import (
     CHECKPOINT,
+    LOCK,
     METRICS,
     TENSORBOARD,
     RunError,
@@ -15,7 +16,6 @@ from protail.training._run_folder import (
     clear,
     remove_parts,
 )
-from protail.training._run_lock import Lock
 from protail.training._run_metrics import MetricsFile, as_line, keep_lines
 from protail.training._run_tensorboard import EventFile
 from protail.training.checkpoint import load_checkpoint
@@ -30,7 +30,7 @@ class Writer:
     ----------
     folder : Path
         The run's.
-    lock : Lock
+    lock : FileLock
         Held; released when the writer closes.
     last_step : int
         The last step that is kept from before.
@@ -38,7 +38,7 @@ class Writer:
         Where to leave a word when something is not written.
     """
 
-    def __init__(self, folder: Path, lock: Lock, last_step: int, notes: list[str]) -> None:
+    def __init__(self, folder: Path, lock: FileLock, last_step: int, notes: list[str]) -> None:
         self.metrics = MetricsFile(folder / METRICS)
         self._lock = lock
         self._last_step = last_step
@@ -72,13 +72,18 @@ class Writer:
         self._lock.release()
 
 
-def locked(folder: Path) -> Lock:
+def locked(folder: Path) -> FileLock:
     """Make the folder where it is missing, and take its lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+    except LockedError as error:
+        raise RunError(
+            f"{folder}: this run is being written by {error.strerror}. Wait for its end, or "
+            "choose another folder."
+        ) from None
     except OSError as error:
         raise explained(error, folder) from error
-    lock = Lock(folder)
     try:
         check_place(folder)  # once more, now that nobody else changes it
     except BaseException:

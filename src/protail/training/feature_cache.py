@@ -20,6 +20,8 @@ from protail._files import OutputError, new_file
 class FeatureCache:
     """Compute features once; the next time they are read, memory-mapped, from a file.
 
+    A file that does not agree with its checksum is told, and its features are computed again.
+
     Parameters
     ----------
     folder : Path or None
@@ -66,7 +68,7 @@ class FeatureCache:
         if name in self._in_memory:
             return self._in_memory[name].to(device)
         path = None if self._folder is None else self._folder / f"{name}.safetensors"
-        found = None if path is None else _read(path, device)
+        found = None if path is None else _read(path, key)
         if found is None:
             found = compute()
             if path is None or not self._write(path, key, found):
@@ -75,10 +77,10 @@ class FeatureCache:
 
     def _write(self, path: Path, key: Mapping[str, Any], features: Tensor) -> bool:
         """Write features; where that fails, say so once: they are no reason to lose a run."""
-        metadata = {"key": json.dumps(key, sort_keys=True)}
+        stored = features.cpu().contiguous()
         try:
             with new_file(path, overwrite=True) as temporary:
-                temporary.write_bytes(save({"features": features.cpu().contiguous()}, metadata))
+                temporary.write_bytes(save({"features": stored}, _about(key, stored)))
         except OutputError as error:
             if not self._has_warned:
                 warnings.warn(f"{error.strerror} It goes on without.", stacklevel=3)
@@ -124,11 +126,30 @@ class LastStream(FeatureCache):
         return self._features.to(device)
 
 
-def _read(path: Path, device: torch.device) -> Tensor | None:
-    """Read features; a file that cannot be read is as good as none and will be made anew."""
+def _read(path: Path, key: Mapping[str, Any]) -> Tensor | None:
+    """Map features; a file that is damaged is as good as none, and is told."""
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             features: Tensor = file.get_tensor("features")
-            return features
-    except (OSError, SafetensorError):
+            if file.metadata() == _about(key, features):
+                return features
+        reason = "it does not agree with its checksum"
+    except FileNotFoundError:
         return None
+    except (OSError, SafetensorError) as error:
+        reason = f"it cannot be read ({' '.join(str(error).split())})"
+    warnings.warn(f"{path}: {reason}, so these features are computed again.", stacklevel=3)
+    return None
+
+
+def _about(key: Mapping[str, Any], features: Tensor) -> dict[str, str]:
+    """Say what stands in a file, with a checksum of every byte of the features."""
+    numbers = features.reshape(-1).view(torch.uint8).numpy().data
+    about = {
+        "key": key,
+        "dtype": str(features.dtype),
+        "shape": list(features.shape),
+        "sha256": hashlib.sha256(numbers).hexdigest(),
+    }
+    # One entry: the library writes several in an order that changes from run to run.
+    return {"protail": json.dumps(about, sort_keys=True)}

@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 from safetensors import SafetensorError, safe_open
 
 from protail.data.features._errors import problem
-from protail.data.features._stored import StoredArray
+from protail.data.features._stored import StoredArray, StoredMember
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _SAFETENSORS_TYPES = {
@@ -81,7 +81,9 @@ def _member(
     name = info.filename.removesuffix(".npy")
     if info.compress_type == zipfile.ZIP_STORED:
         begin = _data_offset(raw, info)
-        array = StoredArray(name, dtype.name, dtype, shape, begin + header, fortran)
+        stored = StoredMember(begin, info.compress_size, info.CRC)
+        offset = begin + header
+        array = StoredArray(name, dtype.name, dtype, shape, offset, fortran, stored=stored)
         end = min(path.stat().st_size, begin + info.compress_size)
         array.check_fits(path, end - array.offset)
         return array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.features._errors import FeatureFileError, problem
-from protail.data.features._spool import gather, rows_a_block
+from protail.data.features._spool import BLOCK_BYTES, gather, rows_a_block
 
 _FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass
+class StoredMember:
+    """A zip member that lies in its file as it is: where, and what its checksum is to be.
+
+    Parameters
+    ----------
+    begin, size : int
+        Its bytes in the file.
+    crc : int
+        Their CRC-32, as the directory of the zip file says.
+    """
+
+    begin: int
+    size: int
+    crc: int
+    is_checked: bool = False
+
+    def is_whole(self, path: Path) -> bool:
+        """Read the member through, once; the next time it is known to be whole."""
+        if not self.is_checked:
+            crc, left = 0, self.size
+            with path.open("rb") as file:
+                file.seek(self.begin)
+                while left and (block := file.read(min(left, BLOCK_BYTES))):
+                    crc, left = zlib.crc32(block, crc), left - len(block)
+            self.is_checked = crc == self.crc and not left
+        return self.is_checked
 
 
 @dataclass(frozen=True)
@@ -38,6 +68,8 @@ class StoredArray:
         Whether columns, not rows, are contiguous.
     member : str or None
         The compressed zip member it lies in; None where it lies in the file as it is.
+    stored : StoredMember or None
+        The zip member it lies in as it is; checked before any of its numbers is given.
     """
 
     name: str
@@ -47,6 +79,7 @@ class StoredArray:
     offset: int
     fortran: bool = False
     member: str | None = None
+    stored: StoredMember | None = None
 
     def __str__(self) -> str:
         """Write name, type and shape, as in ``'X' float32 (3, 2)``."""
@@ -84,6 +117,13 @@ class StoredArray:
 
     def mapped(self, path: Path) -> NDArray[Any]:
         """Map the bytes of the file, as stored."""
+        if self.stored is not None and not self.stored.is_whole(path):
+            raise problem(
+                path,
+                f"array {self} does not agree with its checksum",
+                "an array as it was written",
+                "The file is damaged: write or copy it again.",
+            )
         return np.memmap(
             path,
             self._readable(path),

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from protail._files._errors import OutputError, explained
+from protail._files._folders import (
+    beside,
+    new_part,
+    parts_of,
+    remove,
+    replace_folder,
+    settle,
+)
+from protail._files._lock import FileLock, LockedError
 
-class OutputError(OSError):
-    """Say why something cannot be written, and what to do about it."""
+# What locking says where the file system has no locks.
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
@@ -42,14 +50,33 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterat
     >>> place.read_text()
     'whole'
     """
-    with _beside(path, overwrite=overwrite, folder=False) as temporary:
-        yield temporary
-        _flush(temporary)
+    with _placing(path, overwrite=overwrite, folder=False) as place:
+        _remove_dead_parts(place)
+        temporary = new_part(place)
+        lock = _lock_of_part(temporary)
+        try:
+            yield temporary
+            _flush(temporary)
+            # Something may have come to stand there while the block was writing.
+            _check_place(place, Path(path), overwrite=overwrite, folder=False)
+            temporary.replace(place)
+        finally:
+            remove(temporary)
+            if lock is not None:
+                lock.release()
 
 
 @contextmanager
-def new_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    ours: Callable[[str], bool] = lambda name: False,
+) -> Iterator[Path]:
     """Give a temporary folder to fill; it takes its place when the block ends well.
+
+    There is no moment without the old or the new folder for `read_folder`, even if the process is
+    killed. Where somebody else is writing there, this is an error.
 
     Parameters
     ----------
@@ -57,8 +84,10 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
         Where the folder is to stand. Missing folders above it are made; an empty one in its
         place does no harm.
     overwrite : bool, default=False
-        Whether a folder that is already there may be replaced, with all it holds. A file never
-        is.
+        Whether a folder that is already there may be replaced. A file never is.
+    ours : callable
+        Says by its name whether an entry of the folder that is replaced may go. All others go
+        along into the new one, unless the block has written one of that name.
 
     Yields
     ------
@@ -76,12 +105,80 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iter
     >>> [file.name for file in place.iterdir()]
     ['note.txt']
     """
-    with _beside(path, overwrite=overwrite, folder=True) as temporary:
-        temporary.mkdir()
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                _flush(file)
+    placing = _placing(path, overwrite=overwrite, folder=True)
+    with placing as place, one_writer(path) as is_alone:
+        if is_alone:
+            settle(place)
+        temporary = new_part(place)
+        try:
+            temporary.mkdir()
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _flush(file)
+            # Something may have come to stand there while the block was writing.
+            _check_place(place, Path(path), overwrite=overwrite, folder=True)
+            if os.path.lexists(place):
+                replace_folder(temporary, place, ours)
+            else:
+                temporary.rename(place)
+        finally:
+            remove(temporary)
+            if is_alone:
+                settle(place)
+
+
+@contextmanager
+def one_writer(path: str | os.PathLike[str]) -> Iterator[bool]:
+    """Keep others that write to a place out, until the block ends or the process dies.
+
+    Parameters
+    ----------
+    path : path-like
+        What is written; its folder is there.
+
+    Yields
+    ------
+    bool
+        Whether nobody else can be writing: False where the file system has no locks.
+
+    Raises
+    ------
+    OutputError
+        When somebody else is writing there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from protail._files import OutputError, one_writer
+    >>> place = Path(tempfile.mkdtemp()) / "model"
+    >>> with one_writer(place):
+    ...     try:
+    ...         with one_writer(place):
+    ...             pass
+    ...     except OutputError as error:
+    ...         print(error.strerror)
+    /.../model is being written by process ...; expected to be the only writer. Wait for its end,
+    or choose another name.
+    """
+    lock = None
+    try:
+        lock = FileLock(beside(_resolved(path), "lock"))
+    except LockedError as error:
+        raise OutputError(
+            errno.EBUSY,
+            f"{path} is being written by {error.strerror}; expected to be the only writer. Wait "
+            "for its end, or choose another name.",
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise explained(error, Path(path)) from error
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release(remove=True)
 
 
 def check_free(
@@ -110,7 +207,9 @@ def check_free(
 
 
 def _check_permitted(place: Path, shown: Path, *, overwrite: bool) -> None:
-    if os.path.lexists(place) and not overwrite and not _is_empty_folder(place):
+    # A writer that died may have left a folder aside: it is there, for `read_folder`.
+    is_there = os.path.lexists(place) or os.path.lexists(beside(place, "old"))
+    if is_there and not overwrite and not _is_empty_folder(place):
         raise OutputError(
             errno.EEXIST,
             f"{shown} is already there; expected a free name. Choose another one, or allow it to "
@@ -124,71 +223,49 @@ def _check_permitted(place: Path, shown: Path, *, overwrite: bool) -> None:
         raise explained(PermissionError(errno.EACCES, ""), shown)
 
 
-def explained(error: OSError, place: Path) -> OutputError:
-    """Turn what the system says into what is wrong with ``place`` and what to do.
-
-    Parameters
-    ----------
-    error : OSError
-        What was raised while writing.
-    place : Path
-        What was to be written.
-
-    Returns
-    -------
-    OutputError
-        One sentence on what is wrong, one on what to do.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from protail._files import explained
-    >>> print(explained(OSError(28, "No space left on device"), Path("model")).strerror)
-    model cannot be written: the disk is full. Free some space, or choose another place.
-    """
-    if isinstance(error, OutputError):
-        return error
-    reasons = {
-        errno.ENOSPC: "the disk is full. Free some space, or choose another place.",
-        errno.EDQUOT: "your quota is used up. Free some space, or choose another place.",
-        errno.EFBIG: "it is larger than files may be here. Choose another place.",
-        errno.EROFS: "the file system is read-only. Choose another place.",
-        errno.EACCES: "there is no permission to write here. Choose another place.",
-        errno.EPERM: "there is no permission to write here. Choose another place.",
-        errno.ENOTDIR: "a part of its path is a file, not a folder. Choose another place.",
-        errno.EEXIST: "a part of its path is a file, not a folder. Choose another place.",
-        errno.EINVAL: "this is no name for a file or folder. Choose another one.",
-        errno.ENAMETOOLONG: "its name is too long. Choose a shorter one.",
-    }
-    code = error.errno or 0
-    reason = reasons.get(code, f"{error.strerror or error}. Correct that, or choose another place.")
-    return OutputError(code, f"{place} cannot be written: {reason}")
-
-
 @contextmanager
-def _beside(path: str | os.PathLike[str], *, overwrite: bool, folder: bool) -> Iterator[Path]:
+def _placing(path: str | os.PathLike[str], *, overwrite: bool, folder: bool) -> Iterator[Path]:
+    """Give the place, with the folders above it; say what is wrong with it if something is."""
     place = _resolved(path)
-    temporary = place.parent / f".{place.name[:50]}.{secrets.token_hex(4)}.part"
     made: list[Path] = []
     try:
         _check_place(place, Path(path), overwrite=overwrite, folder=folder)
         made = _make_folders(place.parent)
-        yield temporary
-        # Something may have come to stand there while the block was writing.
-        _check_place(place, Path(path), overwrite=overwrite, folder=folder)
-        _take_place(temporary, place)
+        yield place
         made = []
     except OSError as error:
-        if _is_about_another_file(error, place, temporary):
+        if _is_about_another_file(error, place):
             raise
         raise explained(error, Path(path)) from error
     finally:
-        _remove(temporary)
-        if os.path.lexists(place):
-            _remove(temporary.with_suffix(".old"))
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
+
+
+def _lock_of_part(part: Path) -> FileLock | None:
+    """Make a part that others see to have a living writer, where the system can say that."""
+    if os.name == "nt":  # a file that is open cannot be renamed there
+        return None
+    while True:
+        try:
+            return FileLock(part, signed=False)
+        except LockedError:  # by somebody who looks whether it is dead: it was not locked yet
+            continue
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return None
+            raise
+
+
+def _remove_dead_parts(place: Path) -> None:
+    """Remove the parts of this file whose writers have died: nobody holds their locks."""
+    if os.name == "nt":
+        return
+    for part in parts_of(place):
+        if part.is_file():
+            with suppress(OSError):
+                FileLock(part, signed=False).release(remove=True)
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:
@@ -224,37 +301,15 @@ def _make_folders(parent: Path) -> list[Path]:
     return missing
 
 
-def _is_about_another_file(error: OSError, place: Path, temporary: Path) -> bool:
+def _is_about_another_file(error: OSError, place: Path) -> bool:
     """Whether the block failed at something else than writing, such as reading its input."""
     if isinstance(error, OutputError) or not isinstance(error.filename, (str, os.PathLike)):
         return False
     named = Path(os.path.realpath(error.filename))
-    ours = {place, *place.parents, temporary, temporary.with_suffix(".old")}
-    return named not in ours and temporary not in named.parents
-
-
-def _take_place(temporary: Path, place: Path) -> None:
-    if temporary.is_file() or not os.path.lexists(place):
-        temporary.replace(place)
-        return
-    # A folder cannot be replaced in one step: the old one waits aside until the new one stands.
-    aside = temporary.with_suffix(".old")
-    try:
-        place.rename(aside)
-        temporary.rename(place)
-    except BaseException:
-        if os.path.lexists(aside) and not os.path.lexists(place):
-            aside.rename(place)
-        raise
-    _remove(aside)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
+    inside = (named, *named.parents)
+    ours = beside(place, "").name
+    is_ours = any(each.parent == place.parent and each.name.startswith(ours) for each in inside)
+    return not is_ours and place not in inside and named not in place.parents
 
 
 def _flush(file: Path) -> None:
