@@ -32,12 +32,6 @@ UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
 _CONTEXT = "protail_context"
 
 ModelFolder = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
-FeaturesKey = Annotated[
-    str | None, typer.Option("--features", metavar="NAME", help="Array or column with the rows.")
-]
-LabelsKey = Annotated[
-    str | None, typer.Option("--labels", metavar="NAME", help="Array or column with the labels.")
-]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]

@@ -180,7 +180,7 @@ def _label(
 def _in_both(path: Path, name: str, argument: str) -> FeatureFileError:
     return problem(
         path,
-        f"column {name!r} is named both in columns and in {argument}",
-        "a feature, or none",
-        f"Leave it out of columns= / --columns, or of {argument}= / --{argument}.",
+        f"column {name!r} is to be a feature, and is named in {argument}",
+        "one of them",
+        f"Leave it out of {argument}= / --{argument}, or choose other features.",
     )
