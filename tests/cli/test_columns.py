@@ -108,6 +108,14 @@ def test_what_looks_like_an_identifier(name, values, doubted, tables, protail):
     assert ended.json["found"]["columns_like_identifiers"] == ([name] if doubted else [])
 
 
+def test_one_column_is_all_there_is(tables, protail):
+    ended = protail(*FIT, "--features", "f0", "-o", "model", "--test", "test.csv")
+    assert ended.code == 0, ended.err
+    assert names_of(tables / "model") == ["f0"]
+    judging = ["evaluate", "model", "test.csv", "--labels", "species"]
+    assert protail(*judging, "--features", "f0").code == 0
+
+
 def test_a_feature_that_is_called_as_labels_are(tables, protail):
     """The file to predict has no labels: its column ``class`` is a feature, as it was in fit."""
     write_csv(tables / "own.csv", columns(ROWS, species=NAMES[CODES], **{"class": ROWS[:, 0]}))
@@ -140,7 +148,7 @@ def test_a_model_without_columns_reads_a_table(tables, write, protail):
     assert protail("fit", "train.npz", "-o", "model", "--epochs", "0").code == 0
     ended = protail("evaluate", "model", "train.csv", "--labels", "species")
     assert ended.code == 2
-    assert "columns id, f0 to f3" in ended.last_line
+    assert "5 columns, id, f0 to f3" in ended.last_line
     assert "--exclude" in ended.last_line
     write_csv(tables / "codes.csv", columns(ROWS, id=np.arange(len(ROWS)), kind=CODES))
     judging = ["evaluate", "model", "codes.csv", "--labels", "kind"]
@@ -212,6 +220,15 @@ def test_pieces_with_other_columns_are_not_taken(tables, protail):
         pass
     with job(["id"]):
         pass
+
+
+def test_a_column_of_labels_beside_a_table(tables, protail):
+    write_csv(tables / "kinds.csv", {"at": CODES, "kind": NAMES[CODES]})
+    labels = ["--labels-file", "kinds.csv", "--labels", "kind"]
+    fitting = ["fit", "train.csv", *labels, "--exclude", "id", "--epochs", "0", "-o", "model"]
+    ended = protail(*fitting, "--test", "test.csv", "--test-labels-file", "kinds.csv")
+    assert ended.code == 0, ended.err
+    assert protail("evaluate", "model", "test.csv", *labels, "--json").json["all"] > 0.9
 
 
 def test_labels_of_files_of_their_own(tmp_path, protail):

@@ -19,7 +19,9 @@ LabelsKey = Annotated[
 ]
 LabelsFiles = Annotated[
     list[Path] | None,
-    typer.Option("--labels-file", metavar="FILE", help="Labels, if in another file (npy, csv, txt)."),
+    typer.Option(
+        "--labels-file", metavar="FILE", help="Labels, if in another file (npy, csv, txt)."
+    ),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -31,7 +33,7 @@ Exclude = Annotated[
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option("--keep", metavar="NAMES", help="No features, but part of predictions."),
+    typer.Option("--keep", metavar="NAMES", help="Columns carried into predictions; no features."),
 ]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import counted
+from protail.cli._column_words import columns_in_words
 
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
@@ -120,28 +121,22 @@ def _open_for(
 ) -> FeatureFile:
     if model.names is not None:
         # Its own columns, whatever they are called, and all others are none: a look comes first.
-        looked = replace(options, columns=None, keep=None).open(path)
+        looked = replace(options, labels=None, columns=None, keep=None).open(path)
         if looked.columns is not None and looked.names is not None:
             _check_columns(model, path, looked.columns, options)
-            options = replace(options, columns=model.names)
+            options = replace(options, features=None, columns=model.names)
     file = options.open(path, labels_file=labels_file, need_labels=need_labels)
     width = model.classifier.n_features_in_
     if file.width != width:
         advice = "Give features of the same backbone."
         if file.names is not None:
-            advice = f"These are its {_its(file.names)}: choose with --columns or --exclude."
+            found = columns_in_words(file.names)
+            advice = f"It gives {found}: choose others with --columns or --exclude."
         raise ValueError(
             f"{path} has rows of {counted(file.width, 'number')}; {model.folder} was fitted "
             f"on rows of {width}. {advice}"
         )
     return file
-
-
-def _its(names: list[str]) -> str:
-    from protail.cli._column_words import columns_in_words
-
-    number, _, rest = columns_in_words(names).partition(", ")
-    return f"{number.partition(' ')[2]} {rest}"
 
 
 def _check_columns(
@@ -165,8 +160,6 @@ def _check_columns(
 
 def tell_columns(voice: Voice, files: Sequence[FeatureFile]) -> None:
     """Say which columns of tables are features; once where they are those of the table before."""
-    from protail.cli._column_words import columns_in_words
-
     before = None
     for file in files:
         if file.names is not None and before != (file.names, file.ignored):

@@ -45,7 +45,7 @@ Check = Annotated[
 ]
 CheckLabels = Annotated[
     Path | None,
-    typer.Option("--labels-file", metavar="FILE", help="Labels of that file, if in another one."),
+    typer.Option("--labels-file", metavar="FILE", help="Labels for --check, if in another file."),
 ]
 
 _NEIGHBOURS = 5

@@ -33,9 +33,7 @@ Output = Annotated[
 HeldOut = Annotated[
     float, typer.Option(min=0, max=0.9, help="Share of each class to judge on; 0 judges nothing.")
 ]
-Test = Annotated[
-    Path | None, typer.Option(help="Labelled file to judge on, no held-out part.")
-]
+Test = Annotated[Path | None, typer.Option(help="Labelled file to judge on instead.")]
 LabelsFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt)."),
