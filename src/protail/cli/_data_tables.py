@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protail._messages import counted
+from protail._messages import counted, not_installed
 from protail.analysis import table7_entries, table7_errata, table7_row
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ def counts_picture(dataset: DataSet | FeatureData) -> bytes:
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
-        ) from error
+        raise ImportError(not_installed("a picture", "matplotlib", "report")) from error
     profile = dataset.train.profile
     order = profile.head_first()
     figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")

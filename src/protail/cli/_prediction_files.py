@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import unknown_name
+from protail._messages import not_installed, unknown_name
 
 if TYPE_CHECKING:
     from protail.cli._sources import Answers
@@ -211,8 +211,7 @@ def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                f"{output} needs pyarrow, which is not installed: pip install 'protail[tables]' "
-                "or choose .csv or .jsonl."
+                f"{not_installed(str(output), 'pyarrow', 'tables')} or choose .csv or .jsonl."
             ) from error
     format = _FORMATS[suffix](k, classes, _common(kept))
     if taken := [name for name, n in Counter(format.columns).items() if n > 1]:

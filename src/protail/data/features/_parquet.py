@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import not_installed
 from protail.data.features._columns import Chosen, Wanted, choose
 from protail.data.features._errors import FeatureFileError, listed, problem, reading
 from protail.data.features._file import FeatureFile, Layout
@@ -154,11 +155,8 @@ def _opened(path: Path) -> Any:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
-        raise problem(
-            path,
-            "pyarrow, which reads parquet files, is not installed",
-            "it to be there",
-            "Install it: pip install 'protail[tables]'.",
+        raise FeatureFileError(
+            f"{path}: {not_installed('reading parquet files', 'pyarrow', 'tables')}"
         ) from error
     # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
     return parquet.ParquetFile(path, memory_map=True)
