@@ -28,6 +28,9 @@ Command = TypeVar("Command", bound=Callable[..., None])
 # Exit codes. 2 is also what typer gives for options it does not know.
 UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
 
+# Wider than any table.
+_ONE_LINE = 100_000
+
 # The name under which typer gives a command the context it runs in.
 _CONTEXT = "protail_context"
 
@@ -63,16 +66,26 @@ class Voice:
             shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
             console(stderr=True).print(shown, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, thing: RenderableType) -> None:
-        """Show a result, on standard output; tables as Markdown where there is no terminal."""
+    def show(self, thing: RenderableType, *, to_copy: bool = False) -> None:
+        """Show a result, on standard output; tables as Markdown where there is no terminal.
+
+        What is ``to_copy`` stays one line, however long.
+        """
         from rich import box
         from rich.table import Table
 
+        from protail.cli._tables import fitted
+
         if self.as_json or self._is_silent:
             return
-        if isinstance(thing, Table) and not _is_terminal(sys.stdout):
-            thing.box = box.MARKDOWN
-        console().print(thing, markup=False, highlight=False)
+        output = console()
+        if isinstance(thing, Table):
+            if _is_terminal(sys.stdout):
+                thing = fitted(thing, output.width)
+            else:
+                thing.box = box.MARKDOWN
+                output = console(width=_ONE_LINE)  # a row of Markdown is a line
+        output.print(thing, markup=False, highlight=False, soft_wrap=to_copy)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Give the result as JSON where that was asked for."""
@@ -80,8 +93,8 @@ class Voice:
             print(json.dumps(result, indent=2, allow_nan=False))
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Make a console that fits a terminal, or is wide and plain where there is none."""
+def console(*, stderr: bool = False, width: int = 200) -> Console:
+    """Make a console that fits a terminal, or is so wide and plain where there is none."""
     from rich.console import Console
 
     class Plain(Console):
@@ -91,7 +104,7 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    return Plain(stderr=stderr, width=None if _is_terminal(stream) else 200)
+    return Plain(stderr=stderr, width=None if _is_terminal(stream) else width)
 
 
 def _is_terminal(stream: Any) -> bool:

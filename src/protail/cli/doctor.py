@@ -39,7 +39,7 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
     voice.show(f"devices: {', '.join(devices)}")
     voice.show(_table(packages))
     for line in _advice(packages):
-        voice.show(line)
+        voice.show(line, to_copy=True)
     voice.finish(
         {
             "protail": __version__,
