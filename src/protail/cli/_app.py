@@ -28,7 +28,6 @@ app = typer.Typer(
     help="Classifiers that are fair to rare classes: learn, judge and use prototypes.",
     epilog="Start with: protail quickstart",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

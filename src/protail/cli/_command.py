@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from protail.cli._completion import devices
 from protail.cli._plugins import hint_at_plugins, load_plugins
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _ONE_LINE = 100_000
 _CONTEXT = "protail_context"
 
 ModelFolder = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.", autocompletion=devices)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]

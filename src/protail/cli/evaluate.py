@@ -11,6 +11,7 @@ import typer
 from protail._messages import counted
 from protail.cli._command import Debug, Device, Json, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import data_sets
 from protail.cli._dataset_options import DataRoot, Lists
 from protail.cli._feature_options import (
     Columns,
@@ -36,7 +37,12 @@ FilesForModel = Annotated[
 ]
 RunDataset = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="NAME", help="For a run: the draw or folder it trained on."),
+    typer.Option(
+        "--dataset",
+        metavar="NAME",
+        help="For a run: the draw or folder it trained on.",
+        autocompletion=data_sets,
+    ),
 ]
 Mirrored = Annotated[
     bool | None,

@@ -10,6 +10,7 @@ import typer
 
 from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import one_of
 from protail.cli._feature_options import (
     Columns,
     Exclude,
@@ -41,14 +42,31 @@ LabelsFile = Annotated[
 TestLabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Its labels, if in another file.")
 ]
-Distance = Annotated[str, typer.Option(help="euclidean, sqeuclidean or cosine.")]
-Temperature = Annotated[str, typer.Option(help="none, channel, class or dense.")]
+Distance = Annotated[
+    str,
+    typer.Option(
+        help="euclidean, sqeuclidean or cosine.",
+        autocompletion=one_of("euclidean", "sqeuclidean", "cosine"),
+    ),
+]
+Temperature = Annotated[
+    str,
+    typer.Option(
+        help="none, channel, class or dense.",
+        autocompletion=one_of("none", "channel", "class", "dense"),
+    ),
+]
 Adjustment = Annotated[
     str, typer.Option(metavar="NUMBER", help="Tau, the margin for rare classes.")
 ]
 Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
 Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
-Prior = Annotated[str, typer.Option(help="Mix of classes in use: uniform or train.")]
+Prior = Annotated[
+    str,
+    typer.Option(
+        help="Mix of classes in use: uniform or train.", autocompletion=one_of("uniform", "train")
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same bits.")]
 
 
