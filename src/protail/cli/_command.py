@@ -26,8 +26,16 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-# Exit codes. 2 is also what typer gives for options it does not know.
+# Exit codes, and what programs call them. 2 is also what typer gives for options it does not know.
 UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
+_KINDS = {
+    UNEXPECTED: "unexpected",
+    BAD_INPUT: "bad_input",
+    NOT_WRITTEN: "not_written",
+    INTERRUPTED: "stopped",
+}
+# Of what --json prints: raised when a key changes its meaning or goes, not when one is added.
+_SCHEMA_VERSION = 1
 
 # Wider than any table.
 _ONE_LINE = 100_000
@@ -91,7 +99,7 @@ class Voice:
     def finish(self, result: dict[str, Any]) -> None:
         """Give the result as JSON where that was asked for."""
         if self.as_json and not self._is_silent:
-            print(json.dumps(result, indent=2, allow_nan=False))
+            _print_object(result)
 
 
 def console(*, stderr: bool = False, width: int = 200) -> Console:
@@ -115,7 +123,7 @@ def _is_terminal(stream: Any) -> bool:
 def command(function: Command) -> Command:
     """Make a function a command: errors become one line and an exit code.
 
-    The function takes ``debug`` among its arguments.
+    The function takes ``as_json`` and ``debug`` among its arguments.
     """
     # typer reads the options out of the annotations, which are text until evaluated.
     signature = inspect.signature(function, eval_str=True)
@@ -139,7 +147,7 @@ def command(function: Command) -> Command:
         except typer.Exit:
             raise
         except KeyboardInterrupt as end:
-            _stop(f"stopped. {end}", INTERRUPTED)
+            _stop(f"stopped. {end}", INTERRUPTED, arguments)
         except BrokenPipeError:
             # Whoever read our output has gone (as with `| head`): nobody is left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -147,7 +155,7 @@ def command(function: Command) -> Command:
         except Exception as error:
             if arguments["debug"]:
                 traceback.print_exc()
-            _stop(*_in_words(error, _full_name(context)))
+            _stop(*_in_words(error, _full_name(context)), arguments)
 
     if own is None:
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -211,9 +219,24 @@ def _told_by_training(error: RuntimeError) -> tuple[str, int] | None:
     return None
 
 
-def _stop(text: str, code: int) -> NoReturn:
-    print(" ".join(text.split()), file=sys.stderr)
+def _stop(text: str, code: int, arguments: dict[str, Any]) -> NoReturn:
+    tell_end(text, code, as_json=arguments["as_json"])
     raise typer.Exit(code) from None
+
+
+def tell_end(text: str, code: int, *, as_json: bool) -> None:
+    """Say why a command ends: to people on standard error, to a program as its one object."""
+    line = " ".join(text.split())
+    # Of several processes only the first one has standard output.
+    if as_json and os.environ.get("RANK", "0") == "0":
+        _print_object({"error": {"kind": _KINDS[code], "exit_code": code, "message": line}})
+    else:
+        print(line, file=sys.stderr)
+
+
+def _print_object(result: dict[str, Any]) -> None:
+    version = {"schema_version": _SCHEMA_VERSION}
+    print(json.dumps({**version, **result}, indent=2, allow_nan=False))
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
