@@ -241,8 +241,9 @@ def test_labels_of_files_of_their_own(tmp_path, protail):
     assert ended.code == 0, ended.err
     classes = PrototypeClassifier.load(tmp_path / "model").classes_
     assert classes.tolist() == NAMES.tolist()
+    other = ["-o", "other", "--epochs", "0", "--json"]
     test = ["--test", "x.npy", "--test-labels-file", "names.csv", "--labels", "species"]
-    ended = protail("fit", "x.npy", "--labels-file", "names.csv", *test, "-o", "other", "--json")
+    ended = protail("fit", "x.npy", "--labels-file", "names.csv", *test, *other)
     assert ended.code == 0, ended.err
     assert ended.json["judged_on"] == "x.npy"
     judging = ["--labels-file", "names.txt"]

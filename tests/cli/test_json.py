@@ -19,7 +19,6 @@ GOOD = [
     ["recipes", "show", "pc"],
     ["data", "list"],
     ["data", "stats", "whole.npz"],
-    ["bench", "status"],
     ["train", "pc-la", "--dataset", "whole.npz"],
 ]
 

@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 _IDENTIFIER = re.compile(r"(.*_)?(id|uid|uuid|guid)|index|idx|row(_?(number|nr|no))?|unnamed_\d+")
 # Below that whole numbers in ascending order are no wonder.
 _LEAST_ROWS = 8
-_BLOCK = 65_536
+_BLOCK = 1024
 
 
 def columns_in_words(names: Sequence[str]) -> str:
