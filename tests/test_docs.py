@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -234,3 +235,23 @@ def test_a_page_that_lies_is_found(text, complaint, folder, monkeypatch):
     page.write_text(text, encoding="utf-8")
     with pytest.raises(Exception, match=complaint):
         Reader(page, folder).read()
+
+
+def _extras():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["optional-dependencies"]
+
+
+def test_the_readme_names_the_extras_there_are():
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Extras")[2]
+    sentence = next(line for line in section.splitlines() if "by job" in line)
+    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(_extras())
+
+
+@pytest.mark.parametrize("extra", [name for name in _extras() if name not in ("all", "dev")])
+def test_what_an_extra_brings_is_used(extra):
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for requirement in _extras()[extra]:
+        package = re.match(r"[\w-]+", requirement)[0]
+        name = {"pillow": "PIL"}.get(package, package.replace("-", "_"))
+        assert re.search(rf"(from|import|import_module\(\") ?{name}\b", source), package

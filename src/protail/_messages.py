@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 # The last that is said of a part nobody has registered.
 OWN_PART = "One of your own is known once the module that registers it is imported."
@@ -87,3 +96,111 @@ def counted(number: int, one: str, several: str | None = None) -> str:
     ('1 row', '1,200 rows', '0 classes')
     """
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def install_command(*extras: str) -> str:
+    """Give the command that installs protail, with extras, from where this one came.
+
+    Parameters
+    ----------
+    *extras : str
+        As in ``pyproject.toml``.
+
+    Returns
+    -------
+    str
+        A line for a shell. What came from a folder comes from it again: no index need have
+        protail.
+
+    Examples
+    --------
+    >>> from protail._messages import install_command
+    >>> "[tables]" in install_command("tables")
+    True
+    """
+    wanted = f"[{','.join(extras)}]" if extras else ""
+    origin = _origin()
+    folder = _folder(origin)
+    url = origin.get("url", "")
+    if folder is not None:
+        if not folder.exists():
+            return f"pip install {shlex.quote(f'.{wanted}')} in a clone of protail"
+        option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"{_pip()} install {option}{shlex.quote(f'{folder}{wanted}')}"
+    if url:
+        kind = f"{origin['vcs_info']['vcs']}+" if "vcs_info" in origin else ""
+        return f"{_pip()} install {shlex.quote(f'protail{wanted} @ {kind}{url}')}"
+    return f"{_pip()} install {shlex.quote(f'protail{wanted}')}"
+
+
+def not_installed(purpose: str, package: str, extra: str) -> str:
+    """Say what a package is needed for that is not there, and what installs it.
+
+    Parameters
+    ----------
+    purpose : str
+        What needs it.
+    package : str
+        Its name.
+    extra : str
+        The extra that brings it.
+
+    Returns
+    -------
+    str
+        Sentences for the exception.
+
+    Examples
+    --------
+    >>> from protail._messages import not_installed
+    >>> not_installed("a picture", "matplotlib", "report").partition(" Install it: ")[0]
+    'a picture needs matplotlib, which is not installed.'
+    """
+    return (
+        f"{purpose} needs {package}, which is not installed. Install it: {install_command(extra)}"
+    )
+
+
+def upgrade_advice() -> str:
+    """Say how to come by a newer protail.
+
+    Returns
+    -------
+    str
+        A sentence without its full stop.
+
+    Examples
+    --------
+    >>> from protail._messages import upgrade_advice
+    >>> "pip install" in upgrade_advice()
+    True
+    """
+    folder = _folder(_origin())
+    if folder is None:
+        return install_command().replace(" install ", " install --upgrade ")
+    if not folder.exists():
+        return "Get the newest protail into a clone, then pip install . there"
+    return f"Get the newest protail into {folder}, then {install_command()}"
+
+
+def _origin() -> dict[str, Any]:
+    """Give what pip wrote down about where protail came from; nothing for an index."""
+    try:
+        text = metadata.distribution("protail").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return {"url": Path(__file__).parents[2].as_uri()}  # run in a clone
+    origin: dict[str, Any] = json.loads(text or "{}")
+    return origin
+
+
+def _folder(origin: dict[str, Any]) -> Path | None:
+    parts = urlsplit(origin.get("url", ""))
+    return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
+
+
+def _pip() -> str:
+    """Name the pip that installs for the Python that runs."""
+    found = shutil.which("pip")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "pip"
+    return f"{shlex.quote(sys.executable)} -m pip"

@@ -7,6 +7,7 @@ import pytest
 
 import protail as package
 from protail import PrototypeClassifier
+from protail._messages import install_command
 
 COMMANDS = [
     *("fit", "predict", "evaluate", "compare", "add-class", "doctor", "quickstart", "train"),
@@ -82,7 +83,7 @@ def test_doctor_finds_a_missing_and_a_broken_package(protail, monkeypatch):
     monkeypatch.setattr(importlib, "import_module", broken)
     ended = protail("doctor")
     assert ended.code == 1
-    assert "pip install 'protail[tables]'" in ended.out
+    assert install_command("tables") in ended.out
     assert "operator does not exist" in ended.out
 
 

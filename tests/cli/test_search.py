@@ -10,6 +10,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from protail._messages import install_command
 from protail.cli.search import read_seconds, search
 from protail.data.sets import save_draw
 from protail.recipes import load_recipe
@@ -155,7 +156,7 @@ def test_without_matplotlib_there_is_no_picture_and_a_note(protail, draw, tmp_pa
     ended = protail("--over", "classifier.tau", "--trials", 1)
     assert ended.exit_code == 0
     assert "Note: a picture needs matplotlib" in ended.stderr
-    assert "protail[report]" in ended.stderr
+    assert install_command("report") in ended.stderr
     assert (tmp_path / "best.toml").is_file()
     assert not (tmp_path / "best.search.png").exists()
 
@@ -194,7 +195,7 @@ def test_optuna_missing_is_told(protail, draw, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     ended = protail("--over", "classifier.tau")
     assert ended.exit_code == 2
-    assert "pip install 'protail[train]'" in ended.stderr
+    assert install_command("train") in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -265,4 +265,4 @@ def test_parquet_files_that_will_not_do(parquet, tmp_path):
 def test_without_pyarrow(parquet, monkeypatch):
     path = parquet(a=[1.0])
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    refused(path, r"pip install 'protail\[tables\]'")
+    refused(path, r"pip install .*\[tables\]")

@@ -133,7 +133,7 @@ def test_without_the_extra(tmp_path, fitted, rows, monkeypatch):
     monkeypatch.delattr("protail.estimator._hub", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     for share in (fitted.push_to_hub, PrototypeClassifier.from_pretrained):
-        with pytest.raises(ImportError, match=r"pip install 'protail\[hub\]'"):
+        with pytest.raises(ImportError, match=r"pip install .*\[hub\]"):
             share("user/bugs")
     fitted.save(tmp_path / "model")  # a folder needs no hub
     assert_same_bits(PrototypeClassifier.from_pretrained(tmp_path / "model"), fitted, rows[0])

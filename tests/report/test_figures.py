@@ -231,5 +231,5 @@ def test_same_numbers_same_bytes():
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"protail\[report\]"):
+    with pytest.raises(ImportError, match=r"pip install .*\[report\]"):
         figure3([0], some_separations(1))

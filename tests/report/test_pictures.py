@@ -66,5 +66,5 @@ def test_too_many_and_none_are_refused():
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"protail\[report\]"):
+    with pytest.raises(ImportError, match=r"pip install .*\[report\]"):
         accuracy_picture({"only": evaluation([3, 2])})

@@ -19,6 +19,7 @@ import torch
 
 import protail
 from protail._files import OutputError
+from protail._messages import install_command
 from protail.training._run_surroundings import git_commit
 from protail.training.checkpoint import (
     CheckpointError,
@@ -349,7 +350,7 @@ def test_a_newer_run(folder):
     unfinished(folder)
     text = (folder / "run.json").read_text()
     (folder / "run.json").write_text(text.replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(RunError, match=r"newer protail .*--upgrade"):
+    with pytest.raises(RunError, match=r"newer protail .*pip install"):
         Run.open(folder)
 
 
@@ -660,7 +661,7 @@ def test_without_tensorboard_there_is_one_note(folder, no_tensorboard):
         run.log(1, 0, loss=0.5)
         run.log(2, 0, loss=0.5)
         [note] = run.notes
-    assert "pip install 'protail[train]'" in note
+    assert install_command("train") in note
     assert not (folder / "tensorboard").exists()
 
 

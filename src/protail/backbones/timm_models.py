@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from protail._messages import OWN_PART, unknown_name
+from protail._messages import OWN_PART, not_installed, unknown_name
 from protail.backbones._errors import WeightsError
 from protail.data.augment import InputSpec
 
@@ -117,11 +117,10 @@ def _timm(name: str, own_names: Sequence[str]) -> Any:
         return import_module("timm")
     except ImportError as error:
         if name in TIMM_NAMES or name.startswith("timm/"):
-            text, hint = f"the backbone {name!r} needs timm.", ""
-        else:
-            text = f"{unknown_name('name', name, own_names)} More come with timm."
-            hint = f" {OWN_PART}"
-        raise ImportError(f"{text} Install it with pip install 'protail[vision]'.{hint}") from error
+            raise ImportError(not_installed(f"the backbone {name!r}", "timm", "vision")) from error
+        more = not_installed("Any other one", "timm", "vision")
+        unknown = unknown_name("name", name, own_names)
+        raise ImportError(f"{unknown} {OWN_PART} {more}") from error
 
 
 def _check_known(timm: Any, name: str, timm_name: str, own_names: Sequence[str]) -> None:

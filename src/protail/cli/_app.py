@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from protail import __version__
+from protail.cli._command import BAD_INPUT, tell_end
 from protail.cli.add_class import add_class
 from protail.cli.bench import bench
 from protail.cli.compare import compare
@@ -23,12 +25,33 @@ from protail.cli.search import search
 from protail.cli.train import train
 from protail.cli.weights import weights
 
+
+class _Commands(TyperGroup):
+    """The commands; with --json also words that typer does not understand end in an object."""
+
+    def main(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        words = sys.argv[1:] if args is None else args
+        if "--json" not in words or options.get("standalone_mode") is False:
+            return super().main(args, *rest, **options)
+        try:
+            code = super().main(args, *rest, **{**options, "standalone_mode": False})
+        except Exception as error:
+            # What click raises for such words; its class lies elsewhere in every version of typer.
+            if not hasattr(error, "format_message"):
+                raise
+            context = getattr(error, "ctx", None)
+            name = "protail" if context is None else context.command_path
+            tell_end(f"{name}: {error.format_message()}", BAD_INPUT, as_json=True)
+            code = BAD_INPUT
+        sys.exit(code)
+
+
 app = typer.Typer(
     name="protail",
+    cls=_Commands,
     help="Classifiers that are fair to rare classes: learn, judge and use prototypes.",
     epilog="Start with: protail quickstart",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

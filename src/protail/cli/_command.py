@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from protail.cli._completion import devices
 from protail.cli._plugins import hint_at_plugins, load_plugins
 
 if TYPE_CHECKING:
@@ -25,20 +26,25 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-# Exit codes. 2 is also what typer gives for options it does not know.
+# Exit codes, and what programs call them. 2 is also what typer gives for options it does not know.
 UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
+_KINDS = {
+    UNEXPECTED: "unexpected",
+    BAD_INPUT: "bad_input",
+    NOT_WRITTEN: "not_written",
+    INTERRUPTED: "stopped",
+}
+# Of what --json prints: raised when a key changes its meaning or goes, not when one is added.
+_SCHEMA_VERSION = 1
+
+# Wider than any table.
+_ONE_LINE = 100_000
 
 # The name under which typer gives a command the context it runs in.
 _CONTEXT = "protail_context"
 
 ModelFolder = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
-FeaturesKey = Annotated[
-    str | None, typer.Option("--features", metavar="NAME", help="Array or column with the rows.")
-]
-LabelsKey = Annotated[
-    str | None, typer.Option("--labels", metavar="NAME", help="Array or column with the labels.")
-]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.", autocompletion=devices)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
@@ -69,25 +75,35 @@ class Voice:
             shown = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
             console(stderr=True).print(shown, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, thing: RenderableType) -> None:
-        """Show a result, on standard output; tables as Markdown where there is no terminal."""
+    def show(self, thing: RenderableType, *, to_copy: bool = False) -> None:
+        """Show a result, on standard output; tables as Markdown where there is no terminal.
+
+        What is ``to_copy`` stays one line, however long.
+        """
         from rich import box
         from rich.table import Table
 
+        from protail.cli._tables import fitted
+
         if self.as_json or self._is_silent:
             return
-        if isinstance(thing, Table) and not _is_terminal(sys.stdout):
-            thing.box = box.MARKDOWN
-        console().print(thing, markup=False, highlight=False)
+        output = console()
+        if isinstance(thing, Table):
+            if _is_terminal(sys.stdout):
+                thing = fitted(thing, output.width)
+            else:
+                thing.box = box.MARKDOWN
+                output = console(width=_ONE_LINE)  # a row of Markdown is a line
+        output.print(thing, markup=False, highlight=False, soft_wrap=to_copy)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Give the result as JSON where that was asked for."""
         if self.as_json and not self._is_silent:
-            print(json.dumps(result, indent=2, allow_nan=False))
+            _print_object(result)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Make a console that fits a terminal, or is wide and plain where there is none."""
+def console(*, stderr: bool = False, width: int = 200) -> Console:
+    """Make a console that fits a terminal, or is so wide and plain where there is none."""
     from rich.console import Console
 
     class Plain(Console):
@@ -97,7 +113,7 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    return Plain(stderr=stderr, width=None if _is_terminal(stream) else 200)
+    return Plain(stderr=stderr, width=None if _is_terminal(stream) else width)
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -107,7 +123,7 @@ def _is_terminal(stream: Any) -> bool:
 def command(function: Command) -> Command:
     """Make a function a command: errors become one line and an exit code.
 
-    The function takes ``debug`` among its arguments.
+    The function takes ``as_json`` and ``debug`` among its arguments.
     """
     # typer reads the options out of the annotations, which are text until evaluated.
     signature = inspect.signature(function, eval_str=True)
@@ -131,7 +147,7 @@ def command(function: Command) -> Command:
         except typer.Exit:
             raise
         except KeyboardInterrupt as end:
-            _stop(f"stopped. {end}", INTERRUPTED)
+            _stop(f"stopped. {end}", INTERRUPTED, arguments)
         except BrokenPipeError:
             # Whoever read our output has gone (as with `| head`): nobody is left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -139,7 +155,7 @@ def command(function: Command) -> Command:
         except Exception as error:
             if arguments["debug"]:
                 traceback.print_exc()
-            _stop(*_in_words(error, _full_name(context)))
+            _stop(*_in_words(error, _full_name(context)), arguments)
 
     if own is None:
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -203,9 +219,24 @@ def _told_by_training(error: RuntimeError) -> tuple[str, int] | None:
     return None
 
 
-def _stop(text: str, code: int) -> NoReturn:
-    print(" ".join(text.split()), file=sys.stderr)
+def _stop(text: str, code: int, arguments: dict[str, Any]) -> NoReturn:
+    tell_end(text, code, as_json=arguments["as_json"])
     raise typer.Exit(code) from None
+
+
+def tell_end(text: str, code: int, *, as_json: bool) -> None:
+    """Say why a command ends: to people on standard error, to a program as its one object."""
+    line = " ".join(text.split())
+    # Of several processes only the first one has standard output.
+    if as_json and os.environ.get("RANK", "0") == "0":
+        _print_object({"error": {"kind": _KINDS[code], "exit_code": code, "message": line}})
+    else:
+        print(line, file=sys.stderr)
+
+
+def _print_object(result: dict[str, Any]) -> None:
+    version = {"schema_version": _SCHEMA_VERSION}
+    print(json.dumps({**version, **result}, indent=2, allow_nan=False))
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

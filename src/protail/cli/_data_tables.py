@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protail._messages import counted
+from protail._messages import counted, not_installed
 from protail.analysis import table7_entries, table7_errata, table7_row
+from protail.cli._command import console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +71,7 @@ def show_stats(voice: Voice, dataset: DataSet | FeatureData, found: dict[str, An
     voice.show(_groups_table(found))
     for erratum in (found["table7"] or {"errata": []})["errata"]:
         voice.show(f"Table 7 of the paper, {erratum}")
-    for line in bars(dataset.train.profile):
+    for line in bars(dataset.train.profile, console().width):
         voice.show(line)
 
 
@@ -100,13 +101,15 @@ def _groups_table(found: dict[str, Any]) -> Table:
     return table
 
 
-def bars(profile: ClassProfile) -> list[str]:
+def bars(profile: ClassProfile, width: int = 80) -> list[str]:
     r"""Draw the class counts, largest first, as lines of text.
 
     Parameters
     ----------
     profile : ClassProfile
         The counts.
+    width : int
+        How many signs a line holds; bars are at most fifty long.
 
     Returns
     -------
@@ -122,15 +125,19 @@ def bars(profile: ClassProfile) -> list[str]:
     2  #########################  4
     """
     ordered = profile.counts[profile.head_first()]
-    lines = []
+    labels, means = [], []
     for chunk in np.array_split(np.arange(len(ordered)), min(_BARS, len(ordered))):
         first, last = f"{chunk[0] + 1}", f"{chunk[-1] + 1}"
-        mean = ordered[chunk].mean()
-        label = first if first == last else f"{first}-{last}"
-        bar = "#" * max(round(_BAR_WIDTH * mean / ordered[0]), int(mean > 0))
-        lines.append((label, f"{bar}  {mean:,.0f}" if bar else "0"))
-    width = max(len(label) for label, _ in lines)
-    return [f"{label:>{width}}  {bar}" for label, bar in lines]
+        labels.append(first if first == last else f"{first}-{last}")
+        means.append(ordered[chunk].mean())
+    wide = max(map(len, labels))
+    room = width - wide - len(f"{means[0]:,.0f}") - 4
+    longest = max(1, min(_BAR_WIDTH, room))
+    lines = []
+    for label, mean in zip(labels, means, strict=True):
+        bar = "#" * max(round(longest * mean / ordered[0]), int(mean > 0))
+        lines.append(f"{label:>{wide}}  " + (f"{bar}  {mean:,.0f}" if bar else "0"))
+    return lines
 
 
 def counts_picture(dataset: DataSet | FeatureData) -> bytes:
@@ -159,9 +166,7 @@ def counts_picture(dataset: DataSet | FeatureData) -> bytes:
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
-        ) from error
+        raise ImportError(not_installed("a picture", "matplotlib", "report")) from error
     profile = dataset.train.profile
     order = profile.head_first()
     figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")

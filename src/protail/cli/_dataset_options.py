@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protail.cli import _completion as completion
 from protail.cli.data import DataRoot, DataSeed, Imbalance, Kind, Lists, Selection, TestShare
 
 if TYPE_CHECKING:
@@ -38,16 +39,26 @@ Dataset = Annotated[
         metavar="NAME",
         help="A data set, a draw, a folder or a file of features.",
         show_default=False,
+        autocompletion=completion.data_sets,
     ),
 ]
 ImageDataset = Annotated[
     str,
     typer.Option(
-        "--dataset", metavar="NAME", help="A data set, a draw or a folder.", show_default=False
+        "--dataset",
+        metavar="NAME",
+        help="A data set, a draw or a folder.",
+        show_default=False,
+        autocompletion=completion.data_sets,
     ),
 ]
 OnBadImage = Annotated[
-    str | None, typer.Option(metavar="WHAT", help="Images that cannot be read: error or skip.")
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="Images that cannot be read: error or skip.",
+        autocompletion=completion.one_of("error", "skip"),
+    ),
 ]
 
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protail._messages import counted
+from protail.cli._column_words import columns_in_words, identifiers
 from protail.cli._command import Voice
 from protail.cli._judging import judge
-from protail.cli._sources import Array, Model, ask, check_some_finite, open_sources
+from protail.cli._sources import (
+    Array,
+    Model,
+    ask,
+    check_some_finite,
+    not_used,
+    open_sources,
+)
 
 if TYPE_CHECKING:
     from protail import Evaluation
-    from protail.data.features import Scan
+    from protail.cli._feature_options import FeatureOptions
+    from protail.data.features import FeatureFile, Scan
 
 
 @dataclass(frozen=True)
@@ -65,12 +75,12 @@ class Fitted:
 
 
 def read_training_rows(
-    path: Path, features: str | None, labels: str | None, voice: Voice
+    path: Path, options: FeatureOptions, labels_file: Path | None, voice: Voice
 ) -> TrainingRows:
     """Read a file and tell what is in it."""
-    from protail.data.features import open_features, scan, take
+    from protail.data.features import scan, take
 
-    file = open_features(path, features=features, labels=labels, need_labels=True)
+    file = options.open(path, labels_file=labels_file, need_labels=True)
     truth, rows = file.labels(), file.rows()
     all_classes = np.unique(truth)
     looked = scan(rows, truth)
@@ -82,7 +92,10 @@ def read_training_rows(
         looked = scan(rows, truth)
     lost = np.setdiff1d(all_classes, truth).tolist()
     found = _found(rows, truth, looked, n_non_finite, lost)
-    _tell(voice, path, found, rows, file.names, file.ignored)
+    _tell(voice, file, found, rows)
+    doubtful = {} if file.names is None else identifiers(file.names, rows)
+    _doubt(voice, doubtful)
+    found |= {"columns": file.names, "columns_like_identifiers": list(doubtful)}
     return TrainingRows(path, rows, truth, looked.duplicate_of, file.names, found)
 
 
@@ -107,17 +120,10 @@ def _found(
     }
 
 
-def _tell(
-    voice: Voice,
-    path: Path,
-    found: dict[str, Any],
-    rows: Array,
-    names: list[str] | None,
-    ignored: list[str],
-) -> None:
+def _tell(voice: Voice, file: FeatureFile, found: dict[str, Any], rows: Array) -> None:
     groups = found["groups"]
     voice.say(
-        f"{path}: {counted(found['rows'], 'row')} of {counted(found['width'], 'number')} "
+        f"{file.path}: {counted(found['rows'], 'row')} of {counted(found['width'], 'number')} "
         f"({rows.dtype}), {counted(found['classes'], 'class', 'classes')}, imbalance "
         f"{found['imbalance']:.4g}"
     )
@@ -125,11 +131,8 @@ def _tell(
         f"  classes by size: many (100 rows or more) {groups['many']:,}, medium "
         f"{groups['medium']:,}, few (under 20) {groups['few']:,}"
     )
-    if names is not None:
-        shown = names if len(names) <= 6 else [*names[:3], "...", names[-1]]
-        voice.say(f"  feature columns: {', '.join(shown)}")
-    if ignored:
-        voice.say(f"  columns that are not numbers, ignored: {', '.join(ignored[:6])}")
+    if file.names is not None:
+        voice.say(f"  features: {columns_in_words(file.names)}{not_used(file)}")
     if found["non_finite_rows"]:
         voice.say(f"  rows with NaN or infinity, left out: {found['non_finite_rows']:,}")
     if lost := found["classes_without_finite_rows"]:
@@ -145,6 +148,14 @@ def _tell(
         )
 
 
+def _doubt(voice: Voice, doubtful: Mapping[str, str]) -> None:
+    for name, reason in doubtful.items():
+        voice.say(
+            f"Note: column {name!r} looks like the number of a row ({reason}), and is used as a "
+            f"feature. If it says nothing about the class: --exclude {shlex.quote(name)}"
+        )
+
+
 def fit_and_judge(
     data: TrainingRows,
     settings: dict[str, Any],
@@ -152,6 +163,8 @@ def fit_and_judge(
     *,
     held_out: float,
     test: Path | None,
+    test_labels_file: Path | None,
+    options: FeatureOptions,
 ) -> Fitted:
     """Judge settings on rows that had no part in learning, then learn from all rows."""
     from protail import PrototypeClassifier
@@ -162,7 +175,14 @@ def fit_and_judge(
     if test is not None:
         voice.say(f"Plan: learn from all rows, judge on {test}.")
         classifier.fit(data.rows, data.labels)
-        judged = judge(model, open_sources(model, [test], need_labels=True), voice)
+        files = open_sources(
+            model,
+            [test],
+            replace(options, columns=None, exclude=None, keep=None),
+            labels_files=[test_labels_file] if test_labels_file else None,
+            need_labels=True,
+        )
+        judged = judge(model, files, voice)
         return Fitted(model, judged.evaluation, test.name)
 
     kept = out = np.empty(0, np.int64)

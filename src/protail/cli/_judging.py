@@ -13,7 +13,6 @@ from protail.cli._progress import row_progress
 from protail.cli._sources import (
     Array,
     Model,
-    Source,
     ask,
     labels_for,
     leave_out_non_finite,
@@ -21,6 +20,7 @@ from protail.cli._sources import (
 
 if TYPE_CHECKING:
     from protail import Evaluation
+    from protail.data.features import FeatureFile
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Judged:
     evaluation: Evaluation
 
 
-def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
+def judge(model: Model, files: Sequence[FeatureFile], voice: Voice) -> Judged:
     """Predict the rows of labelled files and evaluate the predictions.
 
     Parameters
     ----------
     model : Model
         Whom to judge.
-    sources : sequence of Source
-        Files with labels.
+    files : sequence of FeatureFile
+        They have labels.
     voice : Voice
         Who tells the progress.
 
@@ -70,11 +70,11 @@ def judge(model: Model, sources: Sequence[Source], voice: Voice) -> Judged:
     classifier = model.classifier
     parts: list[tuple[Array, ...]] = []
     n_rows = 0
-    with row_progress(voice, sum(source.file.n_rows for source in sources)) as progress:
-        for source in sources:
-            labels = labels_for(classifier.classes_, source.file.labels(), source.file.path)
+    with row_progress(voice, sum(file.n_rows for file in files)) as progress:
+        for file in files:
+            labels = labels_for(classifier.classes_, file.labels(), file.path)
             start = 0
-            for block in source.blocks():
+            for block in file.blocks():
                 answers = ask(model, block)
                 rows = start + np.flatnonzero(answers.answered)
                 parts.append(

@@ -6,7 +6,8 @@ import csv
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import unknown_name
+from protail._messages import not_installed, unknown_name
 
 if TYPE_CHECKING:
     from protail.cli._sources import Answers
 
 
 Array = NDArray[Any]
+Along = Sequence[tuple[Any, ...]]
 
 
 class Format(ABC):
@@ -32,15 +34,20 @@ class Format(ABC):
         Classes named for each row.
     classes : ndarray
         The labels, by their place.
+    kept : dict of str to str
+        What comes along out of the files, with the name of its type in pyarrow.
     """
 
-    def __init__(self, k: int, classes: Array) -> None:
+    def __init__(self, k: int, classes: Array, kept: dict[str, str]) -> None:
         self.k = k
+        self.kept = kept
         self.label_dtype = classes.dtype
         self._labels = classes.tolist()
 
     @abstractmethod
-    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+    def write_part(
+        self, path: Path, source: str, first_row: int, answers: Answers, along: Along
+    ) -> None:
         """Write the predictions of one block of rows."""
 
     @abstractmethod
@@ -50,18 +57,22 @@ class Format(ABC):
     @property
     def columns(self) -> list[str]:
         """Name what stands in a row: the likeliest class first, without a number."""
-        names = ["file", "row", "label", "probability", "distance", "novelty"]
+        names = ["file", "row", *self.kept, "label", "probability", "distance", "novelty"]
         for place in range(2, self.k + 1):
             names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
         return names
 
-    def values(self, source: str, first_row: int, answers: Answers) -> list[list[Any]]:
+    def values(
+        self, source: str, first_row: int, answers: Answers, along: Along
+    ) -> list[list[Any]]:
         """Give the columns of one block; None where a row has no prediction."""
         answered = answers.answered
         columns: list[list[Any]] = [
             [source] * len(answered),
             list(range(first_row, first_row + len(answered))),
         ]
+        for kind, values in zip(self.kept.values(), zip(*along, strict=True), strict=True):
+            columns.append([_plain(value, kind) for value in values])
         for place in range(self.k):
             named = [self._labels[code] for code in answers.codes[:, place].tolist()]
             columns.append(_spread(named, answered))
@@ -70,6 +81,13 @@ class Format(ABC):
             if place == 0:
                 columns.append(_spread(_numbers(answers.novelty), answered))
         return columns
+
+
+def _plain(value: Any, kind: str) -> Any:
+    """Give what comes along as what it is in all files: text where it differs."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return None
+    return str(value) if kind == "string" else value
 
 
 def _numbers(values: Array) -> list[float | None]:
@@ -103,15 +121,19 @@ class _Csv(_Text):
     def header(self) -> bytes:
         return (",".join(self.columns) + "\n").encode()
 
-    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+    def write_part(
+        self, path: Path, source: str, first_row: int, answers: Answers, along: Along
+    ) -> None:
         with path.open("w", newline="", encoding="utf-8") as piece:
             writer = csv.writer(piece, lineterminator="\n")
-            writer.writerows(zip(*self.values(source, first_row, answers), strict=True))
+            writer.writerows(zip(*self.values(source, first_row, answers, along), strict=True))
 
 
 class _JsonLines(_Text):
-    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
-        columns = self.values(source, first_row, answers)
+    def write_part(
+        self, path: Path, source: str, first_row: int, answers: Answers, along: Along
+    ) -> None:
+        columns = self.values(source, first_row, answers, along)
         with path.open("w", encoding="utf-8") as piece:
             piece.writelines(self._lines(columns))
 
@@ -123,11 +145,13 @@ class _JsonLines(_Text):
 
 
 class _Parquet(Format):
-    def write_part(self, path: Path, source: str, first_row: int, answers: Answers) -> None:
+    def write_part(
+        self, path: Path, source: str, first_row: int, answers: Answers, along: Along
+    ) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = self.values(source, first_row, answers)
+        columns = self.values(source, first_row, answers, along)
         arrays = [
             pa.array(column, type=field.type)
             for column, field in zip(columns, self._schema, strict=True)
@@ -146,6 +170,7 @@ class _Parquet(Format):
         import pyarrow as pa
 
         kinds = {"file": pa.string(), "row": pa.int64()}
+        kinds |= {name: getattr(pa, kind)() for name, kind in self.kept.items()}
         text = self.label_dtype.kind in "UO"
         label = pa.string() if text else pa.from_numpy_dtype(self.label_dtype)
         return pa.schema(
@@ -159,7 +184,7 @@ class _Parquet(Format):
 _FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
 
 
-def find_format(output: Path, k: int, classes: Array) -> Format:
+def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str, str]]) -> Format:
     """Choose how to write by the suffix of a file.
 
     Parameters
@@ -170,6 +195,8 @@ def find_format(output: Path, k: int, classes: Array) -> Format:
         Classes named for each row.
     classes : ndarray
         The labels, by their place.
+    kept : sequence of mapping of str to str
+        What comes along out of each file, with the name of its type in pyarrow.
 
     Returns
     -------
@@ -184,7 +211,20 @@ def find_format(output: Path, k: int, classes: Array) -> Format:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                f"{output} needs pyarrow, which is not installed: pip install 'protail[tables]' "
-                "or choose .csv or .jsonl."
+                f"{not_installed(str(output), 'pyarrow', 'tables')} or choose .csv or .jsonl."
             ) from error
-    return _FORMATS[suffix](k, classes)
+    format = _FORMATS[suffix](k, classes, _common(kept))
+    if taken := [name for name, n in Counter(format.columns).items() if n > 1]:
+        raise ValueError(
+            f"--keep: {taken[0]!r} has a meaning of its own in predictions; expected another name. "
+            "Rename it in the file, or do not keep it."
+        )
+    return format
+
+
+def _common(kept: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Give the type of what comes along: text where files disagree."""
+    found = dict(kept[0])
+    for name, kind in (pair for each in kept[1:] for pair in each.items()):
+        found[name] = kind if found[name] == kind else "string"
+    return found

@@ -14,6 +14,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -23,7 +24,9 @@ from protail._messages import counted
 from protail.cli._prediction_files import Format, find_format
 
 if TYPE_CHECKING:
-    from protail.cli._sources import Answers, Model, Source
+    from protail.cli._feature_options import FeatureOptions
+    from protail.cli._sources import Answers, Model
+    from protail.data.features import FeatureFile
 
 _JOB, _NEXT = "job.json", "next.part"
 _FORMAT = "protail-predictions-1"
@@ -55,10 +58,10 @@ class PredictionJob:
         The file that is to stand in the end; its suffix says how it is written.
     model : Model
         Whose predictions they are.
-    sources : sequence of Source
+    sources : sequence of FeatureFile
         What is predicted, in order.
-    features : str or None
-        Which array or column of the files.
+    options : FeatureOptions
+        How the files are read.
     top_k : int
         Classes named for each row.
     overwrite : bool
@@ -69,16 +72,18 @@ class PredictionJob:
         self,
         output: Path,
         model: Model,
-        sources: Sequence[Source],
-        features: str | None,
+        sources: Sequence[FeatureFile],
+        options: FeatureOptions,
         top_k: int,
         overwrite: bool,
     ) -> None:
         k = min(top_k, len(model.classifier.classes_))
-        self._format: Format = find_format(output, k, model.classifier.classes_)
+        self._format: Format = find_format(
+            output, k, model.classifier.classes_, [source.kept for source in sources]
+        )
         check_free(output, overwrite=overwrite)
         for source in sources:
-            if output.exists() and output.samefile(source.file.path):
+            if output.exists() and output.samefile(source.path):
                 raise ValueError(
                     f"--output {output} is also what is to be predicted; expected another file. "
                     "Choose another name."
@@ -86,7 +91,7 @@ class PredictionJob:
         self._output = output
         self._overwrite = overwrite
         self.parts = output.with_name(output.name + ".parts")
-        self._description = _describe(model, sources, features, k)
+        self._description = _describe(model, sources, options, k)
         self._stack = ExitStack()
         self._has_begun = False
         self.n_done = 0
@@ -123,7 +128,13 @@ class PredictionJob:
                 f"{self.parts}: the same command goes on from there.",
             ) from error
 
-    def keep(self, source: Path, first_row: int, answers: Answers) -> None:
+    def keep(
+        self,
+        source: Path,
+        first_row: int,
+        answers: Answers,
+        along: Sequence[tuple[Any, ...]],
+    ) -> None:
         """Keep the predictions of the next block of rows.
 
         Parameters
@@ -134,12 +145,14 @@ class PredictionJob:
             Their first row in that file.
         answers : Answers
             What the model says.
+        along : sequence of tuple
+            What the file has beside the features of each row, as `FeatureFile.kept_rows` gives it.
         """
         stop = self.n_done + len(answers.answered)
         try:
             written = self.parts / _NEXT
             with new_file(written, overwrite=True) as temporary:
-                self._format.write_part(temporary, str(source), first_row, answers)
+                self._format.write_part(temporary, str(source), first_row, answers, along)
             n_without = int((~answers.answered).sum())
             size = written.stat().st_size
             written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{n_without}-{size}.part")
@@ -217,15 +230,15 @@ class PredictionJob:
 
 
 def _describe(
-    model: Model, sources: Sequence[Source], features: str | None, k: int
+    model: Model, sources: Sequence[FeatureFile], options: FeatureOptions, k: int
 ) -> dict[str, Any]:
-    stats = [source.file.path.stat() for source in sources]
+    stats = [source.path.stat() for source in sources]
     return {
         "format": _FORMAT,
         "model": model.checksum,
-        "features": features,
+        "read": {name: given for name, given in asdict(options).items() if given},
         "files": [
-            {"path": str(source.file.path), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
+            {"path": str(source.path), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
             for source, stat in zip(sources, stats, strict=True)
         ],
         "top_k": k,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import counted
+from protail.cli._column_words import columns_in_words
 
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
     from protail.cli._command import Voice
+    from protail.cli._feature_options import FeatureOptions
     from protail.data.features import FeatureFile
 
 Array = NDArray[Any]
@@ -72,35 +74,14 @@ class Model:
         named.save(folder, **options)
 
 
-@dataclass(frozen=True)
-class Source:
-    """The rows of one file, columns in the order a model takes them.
-
-    Attributes
-    ----------
-    file : FeatureFile
-        Where the rows lie.
-    order : ndarray of int or None
-        Which columns to take; None takes them as they come.
-    """
-
-    file: FeatureFile
-    order: Array | None
-
-    def blocks(self, start: int = 0, n_rows: int = 65_536) -> Iterator[Array]:
-        """Give consecutive blocks of at most ``n_rows`` rows from row ``start`` on."""
-        for block in self.file.blocks(start, n_rows):
-            yield block if self.order is None else block[:, self.order]
-
-
 def open_sources(
     model: Model,
     paths: Sequence[Path],
-    features: str | None = None,
-    labels: str | None = None,
+    options: FeatureOptions,
     *,
+    labels_files: Sequence[Path] | None = None,
     need_labels: bool = False,
-) -> list[Source]:
+) -> list[FeatureFile]:
     """Open files for a model; each must have the columns it takes.
 
     Parameters
@@ -109,42 +90,93 @@ def open_sources(
         Who is to read them.
     paths : sequence of Path
         The files.
-    features, labels : str or None
-        The names of arrays or columns; None finds them.
+    options : FeatureOptions
+        How they are to be read.
+    labels_files : sequence of Path, optional
+        Where the labels are, a file for each of ``paths``.
     need_labels : bool
         Whether a file without labels is an error.
 
     Returns
     -------
-    list of Source
-        One a file, in the same order.
+    list of FeatureFile
+        One a path, in the same order; columns in the order in which the model takes them.
     """
-    from protail.data.features import open_features
-
-    files = [
-        open_features(path, features=features, labels=labels, need_labels=need_labels)
-        for path in paths
+    if labels_files and len(labels_files) != len(paths):
+        raise ValueError(
+            f"{counted(len(labels_files), 'file')} of labels "
+            f"{'was' if len(labels_files) == 1 else 'were'} given for "
+            f"{counted(len(paths), 'file')} of features; expected one for each. Repeat "
+            "--labels-file, in the same order."
+        )
+    labels: Sequence[Path | None] = labels_files or [None] * len(paths)
+    return [
+        _open_for(model, path, options, labels_file, need_labels)
+        for path, labels_file in zip(paths, labels, strict=True)
     ]
-    return [Source(file, _column_order(model, file)) for file in files]
 
 
-def _column_order(model: Model, file: FeatureFile) -> Array | None:
-    if model.names is not None and file.names is not None:
-        places = {name: place for place, name in enumerate(file.names)}
-        if missing := [name for name in model.names if name not in places]:
-            raise ValueError(
-                f"{file.path} lacks {len(missing)} of the {counted(len(model.names), 'column')} "
-                f"that {model.folder} was fitted on (first: {missing[:3]}); expected all of them. "
-                "Name them as in the training file."
-            )
-        return np.array([places[name] for name in model.names])
+def _open_for(
+    model: Model,
+    path: Path,
+    options: FeatureOptions,
+    labels_file: Path | None,
+    need_labels: bool,
+) -> FeatureFile:
+    if model.names is not None:
+        # Its own columns, whatever they are called, and all others are none: a look comes first.
+        looked = replace(options, labels=None, columns=None, keep=None).open(path)
+        if looked.columns is not None and looked.names is not None:
+            _check_columns(model, path, looked.columns, options)
+            options = replace(options, features=None, columns=model.names)
+    file = options.open(path, labels_file=labels_file, need_labels=need_labels)
     width = model.classifier.n_features_in_
     if file.width != width:
+        advice = "Give features of the same backbone."
+        if file.names is not None:
+            found = columns_in_words(file.names)
+            advice = f"It gives {found}: choose others with --columns or --exclude."
         raise ValueError(
-            f"{file.path} has rows of {counted(file.width, 'number')}; {model.folder} was fitted "
-            f"on rows of {width}. Give features of the same backbone."
+            f"{path} has rows of {counted(file.width, 'number')}; {model.folder} was fitted "
+            f"on rows of {width}. {advice}"
         )
-    return None
+    return file
+
+
+def _check_columns(
+    model: Model, path: Path, present: Sequence[str], options: FeatureOptions
+) -> None:
+    """Raise where a table lacks columns that a model takes, or is asked for others."""
+    names = model.names or []
+    if options.columns:
+        raise ValueError(
+            f"--columns cannot be used here: {model.folder} takes the columns it was fitted on, "
+            "by their names. Leave it out."
+        )
+    known = set(present)
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(
+            f"{path} lacks {len(missing)} of the {counted(len(names), 'column')} "
+            f"that {model.folder} was fitted on (first: {missing[:3]}); expected all of them. "
+            "Name them as in the training file."
+        )
+
+
+def tell_columns(voice: Voice, files: Sequence[FeatureFile]) -> None:
+    """Say which columns of tables are features; once where they are those of the table before."""
+    before = None
+    for file in files:
+        if file.names is not None and before != (file.names, file.ignored):
+            voice.say(f"{file.path}: features: {columns_in_words(file.names)}{not_used(file)}")
+            before = (file.names, file.ignored)
+
+
+def not_used(file: FeatureFile) -> str:
+    """Name the columns or arrays of a file that are of no use here."""
+    if not file.ignored:
+        return ""
+    some = ", ".join(file.ignored[:6]) + (", ..." if len(file.ignored) > 6 else "")
+    return f"; not used: {some}"
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,24 @@ from protail._messages import counted
 from protail.cli._command import (
     Debug,
     Device,
-    FeaturesKey,
     Json,
-    LabelsKey,
     ModelFolder,
     Overwrite,
     Voice,
 )
 from protail.cli._command import command as _command
+from protail.cli._feature_options import (
+    Columns,
+    Exclude,
+    FeatureOptions,
+    FeaturesKey,
+    LabelsKey,
+)
 
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
     from protail.cli._judging import Judged
-    from protail.cli._sources import Source
+    from protail.data.features import FeatureFile
 
 Name = Annotated[str, typer.Argument(help="What to call the class.", show_default=False)]
 Files = Annotated[list[Path], typer.Argument(help="Files with its rows.", show_default=False)]
@@ -37,6 +42,10 @@ Output = Annotated[
 ]
 Check = Annotated[
     Path | None, typer.Option(help="Labelled file: how do the other classes fare on it?")
+]
+CheckLabels = Annotated[
+    Path | None,
+    typer.Option("--labels-file", metavar="FILE", help="Labels for --check, if in another file."),
 ]
 
 _NEIGHBOURS = 5
@@ -50,7 +59,10 @@ def add_class(
     output: Output = None,
     check: Check = None,
     features: FeaturesKey = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
     labels: LabelsKey = None,
+    labels_file: CheckLabels = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -62,15 +74,23 @@ def add_class(
     from them. All rows of FILES belong to the class; labels in them are not read.
     """
     from protail.cli._judging import judge
-    from protail.cli._sources import Model, open_sources
+    from protail.cli._sources import Model, open_sources, tell_columns
     from protail.estimator._saving import check_replaceable
 
     voice = Voice(as_json)
+    if labels_file is not None and check is None:
+        raise ValueError(
+            f"--labels-file {labels_file} was given without --check; expected the file of features "
+            "that the labels belong to. All rows of FILES are of the new class."
+        )
     target = output or model
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
     before = Model.load(model, device)
-    rows = _read_rows(open_sources(before, files, features), voice)
+    options = FeatureOptions(features, None, columns, exclude)
+    new = open_sources(before, files, options)
+    tell_columns(voice, new)
+    rows = _read_rows(new, voice)
     label = _label_for(before.classifier.classes_, name)
     after = replace(before, classifier=copy.deepcopy(before.classifier))
     after.classifier.add_classes(rows, np.full(len(rows), label))
@@ -82,8 +102,19 @@ def add_class(
     near = ", ".join(f"{item['label']} ({item['distance']:.3g})" for item in result["nearest"])
     voice.say(f"Nearest classes, with the distance between prototypes: {near}")
     if check is not None:
+        checked_on = [labels_file] if labels_file else None
         checked = [
-            judge(m, open_sources(m, [check], features, labels, need_labels=True), voice)
+            judge(
+                m,
+                open_sources(
+                    m,
+                    [check],
+                    replace(options, labels=labels),
+                    labels_files=checked_on,
+                    need_labels=True,
+                ),
+                voice,
+            )
             for m in (before, after)
         ]
         result["check"] = _effect(checked[0], checked[1], label, voice)
@@ -97,10 +128,10 @@ def add_class(
     voice.finish({**result, "model": str(target)})
 
 
-def _read_rows(sources: list[Source], voice: Voice) -> NDArray[Any]:
+def _read_rows(files: list[FeatureFile], voice: Voice) -> NDArray[Any]:
     from protail.cli._sources import leave_out_non_finite
 
-    rows = np.concatenate([block for source in sources for block in source.blocks()])
+    rows = np.concatenate([block for file in files for block in file.blocks()])
     finite = np.isfinite(rows).all(axis=1)
     leave_out_non_finite(len(rows), int(finite.sum()), voice)
     kept: NDArray[Any] = rows[finite]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protail._messages import counted
+from protail.cli import _completion as completion
 from protail.cli._command import Debug, Device, Json, Voice
 from protail.cli._command import command as _command
 from protail.cli.data import DataRoot, Lists
@@ -29,12 +30,18 @@ What = Annotated[
         "names tuning-... and strong-..., on training images held back); or status, write (the "
         "page of results), figures, take FOLDER (of cells).",
         show_default=False,
+        autocompletion=completion.bench_words,
     ),
 ]
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
 Backbones = Annotated[
     list[str] | None,
-    typer.Option("--backbone", metavar="NAME", help="As in ResNet-34; by default all of a table."),
+    typer.Option(
+        "--backbone",
+        metavar="NAME",
+        help="As in ResNet-34; by default all of a table.",
+        autocompletion=completion.backbones,
+    ),
 ]
 Only = Annotated[
     list[str] | None,

@@ -10,8 +10,16 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Voice
+from protail.cli._command import Debug, Device, Json, Voice
 from protail.cli._command import command as _command
+from protail.cli._feature_options import (
+    Columns,
+    Exclude,
+    FeatureOptions,
+    FeaturesKey,
+    LabelsFiles,
+    LabelsKey,
+)
 from protail.cli.evaluate import LabelledFiles
 
 if TYPE_CHECKING:
@@ -27,7 +35,10 @@ def compare(
     second: Second,
     files: LabelledFiles,
     features: FeaturesKey = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
     labels: LabelsKey = None,
+    labels_file: LabelsFiles = None,
     device: Device = "auto",
     as_json: Json = False,
     debug: Debug = False,
@@ -39,15 +50,18 @@ def compare(
     """
     from protail import Comparison
     from protail.cli._judging import judge
-    from protail.cli._sources import Model, open_sources
+    from protail.cli._sources import Model, open_sources, tell_columns
 
     voice = Voice(as_json)
     models = [Model.load(folder, device) for folder in (first, second)]
     classes, counts = _all_classes(models[0].classifier, models[1].classifier)
-    judged = [
-        judge(model, open_sources(model, files, features, labels, need_labels=True), voice)
+    options = FeatureOptions(features, labels, columns, exclude)
+    opened = [
+        open_sources(model, files, options, labels_files=labels_file, need_labels=True)
         for model in models
     ]
+    tell_columns(voice, [*opened[0], *opened[1]])
+    judged = [judge(model, own, voice) for model, own in zip(models, opened, strict=True)]
     # Models that take different columns may have answered different rows.
     _, in_first, in_second = np.intersect1d(judged[0].rows, judged[1].rows, return_indices=True)
     left_out = sum(len(one.rows) - len(in_first) for one in judged)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protail._messages import counted
+from protail.cli import _completion as completion
 from protail.cli._command import Debug, Json, Overwrite, Voice
 from protail.cli._command import command as _command
 
@@ -27,13 +28,25 @@ Name = Annotated[
         metavar="NAME",
         help="A data set, a draw, a folder of class folders, or a file of features.",
         show_default=False,
+        autocompletion=completion.data_sets,
     ),
 ]
 Imbalance = Annotated[
     float | None, typer.Option(metavar="RATIO", help="Largest class over the smallest.")
 ]
-Kind = Annotated[str | None, typer.Option(help="Form of the tail: exp or step.")]
-Selection = Annotated[str | None, typer.Option(help="Images kept: shuffled, first or author.")]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        help="Form of the tail: exp or step.", autocompletion=completion.one_of("exp", "step")
+    ),
+]
+Selection = Annotated[
+    str | None,
+    typer.Option(
+        help="Images kept: shuffled, first or author.",
+        autocompletion=completion.one_of("shuffled", "first", "author"),
+    ),
+]
 DataSeed = Annotated[
     int | None,
     typer.Option("--data-seed", min=0, metavar="NUMBER", help="Of the draw or the split."),

@@ -6,7 +6,6 @@ import importlib
 import os
 import platform
 import re
-import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import typer
 
 from protail import __version__
-from protail._messages import counted
+from protail._messages import counted, install_command
 from protail.cli._command import Debug, Json, Voice
 from protail.cli._command import command as _command
 
@@ -40,7 +39,7 @@ def doctor(as_json: Json = False, debug: Debug = False) -> None:
     voice.show(f"devices: {', '.join(devices)}")
     voice.show(_table(packages))
     for line in _advice(packages):
-        voice.show(line)
+        voice.show(line, to_copy=True)
     voice.finish(
         {
             "protail": __version__,
@@ -135,7 +134,7 @@ def _advice(packages: list[dict[str, Any]]) -> list[str]:
         return ["Nothing is missing."]
     lines = []
     if any(package["extra"] is None for package in ill):
-        lines.append(f"{sys.executable} -m pip install --upgrade protail")
+        lines.append(install_command())
     extras = dict.fromkeys(package["extra"] for package in ill if package["extra"])
-    lines += [f"For {extra}: pip install 'protail[{extra}]'" for extra in extras]
+    lines += [f"For {extra}: {install_command(extra)}" for extra in extras]
     return lines

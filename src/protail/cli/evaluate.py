@@ -9,9 +9,18 @@ import numpy as np
 import typer
 
 from protail._messages import counted
-from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Voice
+from protail.cli._command import Debug, Device, Json, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import data_sets
 from protail.cli._dataset_options import DataRoot, Lists
+from protail.cli._feature_options import (
+    Columns,
+    Exclude,
+    FeatureOptions,
+    FeaturesKey,
+    LabelsFiles,
+    LabelsKey,
+)
 
 if TYPE_CHECKING:
     from protail import Evaluation
@@ -28,7 +37,12 @@ FilesForModel = Annotated[
 ]
 RunDataset = Annotated[
     str | None,
-    typer.Option("--dataset", metavar="NAME", help="For a run: the draw or folder it trained on."),
+    typer.Option(
+        "--dataset",
+        metavar="NAME",
+        help="For a run: the draw or folder it trained on.",
+        autocompletion=data_sets,
+    ),
 ]
 Mirrored = Annotated[
     bool | None,
@@ -41,7 +55,10 @@ def evaluate(
     model: ModelOrRun,
     files: FilesForModel = None,
     features: FeaturesKey = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
     labels: LabelsKey = None,
+    labels_file: LabelsFiles = None,
     dataset: RunDataset = None,
     data_root: DataRoot = None,
     lists: Lists = None,
@@ -57,7 +74,14 @@ def evaluate(
     they are and averaged with their mirror images.
     """
     voice = Voice(as_json)
-    for_model = {"FILES": files, "--features": features, "--labels": labels}
+    for_model = {
+        "FILES": files,
+        "--features": features,
+        "--columns": columns,
+        "--exclude": exclude,
+        "--labels": labels,
+        "--labels-file": labels_file,
+    }
     for_run = {
         "--dataset": dataset,
         "--data-root": data_root,
@@ -71,7 +95,8 @@ def evaluate(
     _refuse(for_run, f"{model} is no run (it has no run.json)")
     if not files:
         raise ValueError("FILES are missing; expected files with features and labels to judge on.")
-    _judge_model(voice, model, files, features, labels, device)
+    options = FeatureOptions(features, labels, columns, exclude)
+    _judge_model(voice, model, files, options, labels_file, device)
 
 
 def _refuse(options: dict[str, Any], reason: str) -> None:
@@ -101,15 +126,16 @@ def _judge_model(
     voice: Voice,
     folder: Path,
     files: list[Path],
-    features: str | None,
-    labels: str | None,
+    options: FeatureOptions,
+    labels_files: list[Path] | None,
     device: str,
 ) -> None:
     from protail.cli._judging import judge
-    from protail.cli._sources import Model, open_sources
+    from protail.cli._sources import Model, open_sources, tell_columns
 
     loaded = Model.load(folder, device)
-    sources = open_sources(loaded, files, features, labels, need_labels=True)
+    sources = open_sources(loaded, files, options, labels_files=labels_files, need_labels=True)
+    tell_columns(voice, sources)
     judged = judge(loaded, sources, voice)
     show_evaluation(voice, judged.evaluation, str(folder))
     voice.finish({**judged.evaluation.to_dict(), "non_finite_rows": judged.n_non_finite})

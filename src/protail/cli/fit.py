@@ -8,8 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from protail.cli._command import Debug, Device, FeaturesKey, Json, LabelsKey, Overwrite, Voice
+from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import one_of
+from protail.cli._feature_options import (
+    Columns,
+    Exclude,
+    FeatureOptions,
+    FeaturesKey,
+    Keep,
+    LabelsKey,
+)
 
 File = Annotated[
     Path,
@@ -25,17 +34,39 @@ Output = Annotated[
 HeldOut = Annotated[
     float, typer.Option(min=0, max=0.9, help="Share of each class to judge on; 0 judges nothing.")
 ]
-Test = Annotated[
-    Path | None, typer.Option(help="Labelled file to judge on, instead of a held-out part.")
+Test = Annotated[Path | None, typer.Option(help="Labelled file to judge on instead.")]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt)."),
 ]
-Distance = Annotated[str, typer.Option(help="euclidean, sqeuclidean or cosine.")]
-Temperature = Annotated[str, typer.Option(help="none, channel, class or dense.")]
+TestLabelsFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Its labels, if in another file.")
+]
+Distance = Annotated[
+    str,
+    typer.Option(
+        help="euclidean, sqeuclidean or cosine.",
+        autocompletion=one_of("euclidean", "sqeuclidean", "cosine"),
+    ),
+]
+Temperature = Annotated[
+    str,
+    typer.Option(
+        help="none, channel, class or dense.",
+        autocompletion=one_of("none", "channel", "class", "dense"),
+    ),
+]
 Adjustment = Annotated[
     str, typer.Option(metavar="NUMBER", help="Tau, the margin for rare classes.")
 ]
 Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
 Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
-Prior = Annotated[str, typer.Option(help="Mix of classes in use: uniform or train.")]
+Prior = Annotated[
+    str,
+    typer.Option(
+        help="Mix of classes in use: uniform or train.", autocompletion=one_of("uniform", "train")
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same bits.")]
 
 
@@ -44,9 +75,14 @@ def fit(
     file: File,
     output: Output,
     features: FeaturesKey = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    keep: Keep = None,
     labels: LabelsKey = None,
+    labels_file: LabelsFile = None,
     held_out: HeldOut = 0.2,
     test: Test = None,
+    test_labels_file: TestLabelsFile = None,
     distance: Distance = "euclidean",
     temperature: Temperature = "none",
     logit_adjustment: Adjustment = "auto",
@@ -66,7 +102,6 @@ def fit(
     from protail import PrototypeClassifier
     from protail.cli._fitting import fit_and_judge, read_training_rows, save_with_picture
     from protail.cli.evaluate import show_evaluation
-    from protail.data.features import open_features
     from protail.estimator._checks import check_device, check_settings
     from protail.estimator._saving import check_replaceable
 
@@ -85,11 +120,19 @@ def fit(
     }
     check_settings(PrototypeClassifier(**settings))
     check_device(device, None)
-    if test is not None:
-        open_features(test, need_labels=True)
+    options = FeatureOptions(features, labels, columns, exclude, keep)
+    _check_test(test, test_labels_file, options)
     begin = time.perf_counter()
-    rows = read_training_rows(file, features, labels, voice)
-    fitted = fit_and_judge(rows, settings, voice, held_out=held_out, test=test)
+    rows = read_training_rows(file, options, labels_file, voice)
+    fitted = fit_and_judge(
+        rows,
+        settings,
+        voice,
+        held_out=held_out,
+        test=test,
+        test_labels_file=test_labels_file,
+        options=options,
+    )
     # Saved before anything is shown: whoever reads the output may have gone by now.
     picture = save_with_picture(fitted, output, voice, made_by="protail fit", overwrite=overwrite)
     if fitted.evaluation is not None:
@@ -106,6 +149,18 @@ def fit(
             "seconds": round(time.perf_counter() - begin, 3),
         }
     )
+
+
+def _check_test(test: Path | None, labels_file: Path | None, options: FeatureOptions) -> None:
+    """Raise for a test file that will not do before much is learned."""
+    if test is not None:
+        plain = FeatureOptions(options.features, options.labels)
+        plain.open(test, labels_file=labels_file, need_labels=True)
+    elif labels_file is not None:
+        raise ValueError(
+            f"--test-labels-file {labels_file} was given without --test; expected the file of "
+            "features that the labels belong to."
+        )
 
 
 def _text_or_none(text: str) -> str | None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from protail._messages import counted
-from protail.cli._command import Debug, Device, FeaturesKey, Json, ModelFolder, Overwrite, Voice
+from protail.cli._command import Debug, Device, Json, ModelFolder, Overwrite, Voice
 from protail.cli._command import command as _command
+from protail.cli._feature_options import Columns, Exclude, FeatureOptions, FeaturesKey, Keep
 
 if TYPE_CHECKING:
     from protail.cli._prediction_job import PredictionJob
-    from protail.cli._sources import Model, Source
+    from protail.cli._sources import Model
+    from protail.data.features import FeatureFile
 
 # Classes named in one piece of the output, all rows together.
 _NAMED_AT_A_TIME = 65_536
@@ -35,6 +38,9 @@ def predict(
     output: Output,
     top_k: TopK = 1,
     features: FeaturesKey = None,
+    columns: Columns = None,
+    exclude: Exclude = None,
+    keep: Keep = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -47,14 +53,16 @@ def predict(
     """
     from protail.cli._prediction_job import PredictionJob
     from protail.cli._progress import in_words, row_progress
-    from protail.cli._sources import Model, open_sources
+    from protail.cli._sources import Model, open_sources, tell_columns
 
     voice = Voice(as_json)
     loaded = Model.load(model, device)
-    sources = open_sources(loaded, files, features)
-    n_rows = sum(source.file.n_rows for source in sources)
+    options = FeatureOptions(features, None, columns, exclude, keep)
+    sources = open_sources(loaded, files, options)
+    tell_columns(voice, sources)
+    n_rows = sum(source.n_rows for source in sources)
     begin = time.perf_counter()
-    with PredictionJob(output, loaded, sources, features, top_k, overwrite) as job:
+    with PredictionJob(output, loaded, sources, options, top_k, overwrite) as job:
         done = job.n_done
         if done:
             rows = counted(n_rows, "row")
@@ -79,7 +87,7 @@ def predict(
 
 def _predict(
     model: Model,
-    sources: Sequence[Source],
+    sources: Sequence[FeatureFile],
     job: PredictionJob,
     top_k: int,
     progress: Callable[[int], None],
@@ -91,9 +99,11 @@ def _predict(
     first_of_file = 0
     for source in sources:
         start = max(job.n_done - first_of_file, 0)
-        if start < source.file.n_rows:
+        if start < source.n_rows:
+            kept = source.kept_rows(start) if source.kept else repeat(())
             for block in source.blocks(start, rows_at_a_time):
-                job.keep(source.file.path, start, ask(model, block, top_k))
+                along = list(islice(kept, len(block)))
+                job.keep(source.path, start, ask(model, block, top_k), along)
                 start += len(block)
                 progress(len(block))
-        first_of_file += source.file.n_rows
+        first_of_file += source.n_rows

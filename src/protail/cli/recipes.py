@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from protail.cli import _completion as completion
 from protail.cli._command import Debug, Json, Voice
 from protail.cli._command import command as _command
 
@@ -15,14 +16,18 @@ recipes_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
+
+def _recipe_argument(metavar: str) -> Any:
+    return typer.Argument(
+        metavar=metavar,
         help="A recipe, two as in ce/pc-la, or a .toml file.",
         show_default=False,
-    ),
-]
+        autocompletion=completion.recipes,
+    )
+
+
+Recipe = Annotated[str, _recipe_argument("RECIPE")]
+Name = Annotated[str, _recipe_argument("NAME")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; can be repeated."),

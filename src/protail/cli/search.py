@@ -11,6 +11,7 @@ import typer
 from protail._messages import counted
 from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import one_of
 from protail.cli._dataset_options import (
     DataRoot,
     DataSeed,
@@ -24,19 +25,11 @@ from protail.cli._dataset_options import (
     load_images,
 )
 from protail.cli._search_places import SearchPlaces
-from protail.cli.recipes import Set, read_changes
+from protail.cli.recipes import Recipe, Set, read_changes
 
 if TYPE_CHECKING:
     from protail.recipes.search import Search, SearchResult, SearchTrial
 
-Recipe = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A recipe, two as in ce/pc-la, or a .toml file.",
-        show_default=False,
-    ),
-]
 Over = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,9 +52,20 @@ Budget = Annotated[
 AtOnce = Annotated[
     int | None, typer.Option(metavar="K", help="Trainings at once, a stream each. [1; heads 16]")
 ]
-Score = Annotated[str, typer.Option(help="Maximise balanced, few or all.")]
+Score = Annotated[
+    str,
+    typer.Option(
+        help="Maximise balanced, few or all.", autocompletion=one_of("balanced", "few", "all")
+    ),
+]
 HeldOut = Annotated[float, typer.Option(metavar="SHARE", help="Of each class's training images.")]
-Pruner = Annotated[str, typer.Option(help="Give up: none, median or hyperband.")]
+Pruner = Annotated[
+    str,
+    typer.Option(
+        help="Give up: none, median or hyperband.",
+        autocompletion=one_of("none", "median", "hyperband"),
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Of parts, trainings and trials.")]
 
 Compile = Annotated[bool, typer.Option("--compile", help="Compile networks first.")]

@@ -12,6 +12,7 @@ import typer
 
 from protail.cli._command import Debug, Device, Json, Overwrite, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import one_of
 from protail.cli._dataset_options import (
     DataRoot,
     DataSeed,
@@ -23,16 +24,8 @@ from protail.cli._dataset_options import (
     Selection,
     TestShare,
 )
-from protail.cli.recipes import Set
+from protail.cli.recipes import Recipe, Set
 
-Recipe = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A recipe, two as in ce/pc-la, or a .toml file.",
-        show_default=False,
-    ),
-]
 Seeds = Annotated[
     list[int] | None,
     typer.Option("--seed", min=0, metavar="NUMBER", help="By default 0; several train at once."),
@@ -60,7 +53,13 @@ Output = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
 Driver = Annotated[
-    str, typer.Option(metavar="NAME", help="auto, plain, captured or fabric.", show_default=False)
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="auto, plain, captured or fabric.",
+        show_default=False,
+        autocompletion=one_of("auto", "plain", "captured", "fabric"),
+    ),
 ]
 Compile = Annotated[
     bool | None,

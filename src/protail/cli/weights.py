@@ -11,6 +11,7 @@ import typer
 
 from protail.cli._command import Debug, Json, Overwrite, Voice
 from protail.cli._command import command as _command
+from protail.cli._completion import one_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +28,14 @@ MaxShardSize = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Of any file, as in 16MiB; by default one holds all."),
 ]
-Dtype = Annotated[str, typer.Option(metavar="NAME", help="float16, bfloat16 or float32.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="float16, bfloat16 or float32.",
+        autocompletion=one_of("float16", "bfloat16", "float32"),
+    ),
+]
 
 _PART = "backbone."
 _UNITS = {

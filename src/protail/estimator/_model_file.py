@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from protail._messages import upgrade_advice
 from protail.estimator._fields import Fields, FlawError
 
 FORMAT = "protail-prototype-classifier"
@@ -155,8 +156,8 @@ def _check_version(version: object) -> None:
     if version > VERSION:
         raise FlawError(
             MODEL,
-            f"made by a newer protail (format {version}; this one reads up to {VERSION}):",
-            "upgrade, with pip install --upgrade protail.",
+            f"made by a newer protail (format {version}; this one reads up to {VERSION}).",
+            f"{upgrade_advice()}.",
         )
 
 

@@ -12,6 +12,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from protail._files import OutputError, check_free, explained, new_folder, read_folder
+from protail._messages import not_installed
 from protail.estimator._card import model_card
 from protail.estimator._checks import check_device
 from protail.estimator._fields import FlawError
@@ -283,8 +284,5 @@ def _hub() -> Any:
     try:
         from protail.estimator import _hub
     except ImportError as error:
-        raise ImportError(
-            "sharing models needs huggingface_hub, which is not installed. Install it with "
-            "pip install 'protail[hub]'."
-        ) from error
+        raise ImportError(not_installed("sharing models", "huggingface_hub", "hub")) from error
     return _hub

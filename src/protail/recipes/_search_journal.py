@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from protail._files import explained
-from protail._messages import unknown_name
+from protail._messages import not_installed, unknown_name
 from protail.recipes._search_keys import SearchedKey
 from protail.recipes._search_locks import Mutex, is_alive, living
 from protail.recipes._search_sampler import make_pruner, make_sampler
@@ -246,7 +246,5 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ImportError(
-            "a search needs optuna, which is not installed: pip install 'protail[train]'"
-        ) from error
+        raise ImportError(not_installed("a search", "optuna", "train")) from error
     return optuna

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from protail._messages import not_installed
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -53,9 +55,7 @@ def accuracy_picture(results: Mapping[str, Evaluation], *, title: str | None = N
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
-        ) from error
+        raise ImportError(not_installed("a picture", "matplotlib", "report")) from error
 
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protail._messages import counted
+from protail._messages import counted, not_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,9 +56,7 @@ def search_picture(result: SearchResult) -> bytes:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
-        ) from error
+        raise ImportError(not_installed("a picture", "matplotlib", "report")) from error
 
     keys = result.search.keys
     n_columns = min(len(keys), _PANELS_A_ROW)

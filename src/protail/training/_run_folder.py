@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from protail._files import explained, new_file
+from protail._messages import upgrade_advice
 from protail.data.sets._errors import first_few
 from protail.training._run_json import differing_keys, read_object
 
@@ -127,7 +128,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     if type(version) is int and version > VERSION:
         raise RunError(
             f"{folder / RUN}: made by a newer protail (format {version}; this one reads up to "
-            f"{VERSION}). Upgrade, with pip install --upgrade protail."
+            f"{VERSION}). {upgrade_advice()}."
         )
     kinds = {"resolved": dict, "sessions": list}
     if any(not isinstance(document.get(key), kind) for key, kind in kinds.items()):

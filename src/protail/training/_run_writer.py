@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from protail._files import FileLock, LockedError, explained
+from protail._messages import not_installed
 from protail.training._run_folder import (
     CHECKPOINT,
     LOCK,
@@ -46,10 +47,7 @@ class Writer:
         try:
             self._events = EventFile(folder / TENSORBOARD, hide_from=last_step + 1)
         except ImportError:
-            notes.append(
-                "TensorBoard is not installed: nothing is written for it. pip install "
-                "'protail[train]' brings it."
-            )
+            notes.append(not_installed("a record of the training", "tensorboard", "train"))
 
     def log(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
         """Write one record down."""

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protail._files import new_file
+from protail._messages import upgrade_advice
 from protail.training._checkpoint_state import restore_training_state, training_state
 from protail.training._run_json import as_json, read_object
 
@@ -251,7 +252,7 @@ def _check_version(place: Path, version: object) -> None:
     if int(version) > VERSION:
         raise CheckpointError(
             f"{place}: made by a newer protail (format {version}; this one reads up to "
-            f"{VERSION}). Upgrade, with pip install --upgrade protail."
+            f"{VERSION}). {upgrade_advice()}."
         )
 
 

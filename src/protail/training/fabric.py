@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor, distributed
 
+from protail._messages import not_installed
+
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
@@ -122,10 +124,7 @@ def launch_fabric(device: torch.device) -> Fabric:
         from lightning.fabric import Fabric
         from lightning.fabric.strategies.ddp import DDPStrategy
     except ImportError as error:
-        raise ImportError(
-            "the fabric driver needs lightning, which is not installed: pip install "
-            "'protail[train]'"
-        ) from error
+        raise ImportError(not_installed("the fabric driver", "lightning", "train")) from error
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     everywhere = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = DDPStrategy(timeout=_PATIENCE) if everywhere > 1 else "auto"

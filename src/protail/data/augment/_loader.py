@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from protail._messages import not_installed
 from protail.data._random import stream_key
 from protail.data._row_sampler import whole_number
 from protail.data.augment._names import check_names
@@ -231,5 +232,5 @@ def _transforms() -> Any:
         return import_module("torchvision.transforms.v2")
     except ImportError as error:
         raise ImportError(
-            "Augmenting large images needs torchvision; pip install 'protail[vision]'."
+            not_installed("augmenting large images", "torchvision", "vision")
         ) from error

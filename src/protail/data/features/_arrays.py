@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from protail.data.features._columns import Wanted, listed_columns
 from protail.data.features._errors import FeatureFileError, listed, problem, reading
 from protail.data.features._file import FeatureFile, Layout
 from protail.data.features._headers import npy_arrays, npz_arrays, safetensors_arrays
@@ -27,26 +29,29 @@ _HEADERS = {".npy": npy_arrays, ".npz": npz_arrays, ".safetensors": safetensors_
 class ArrayFile(FeatureFile):
     """Read features and labels that are arrays with names."""
 
-    def __init__(
-        self, path: Path, features: str | None, labels: str | None, need_labels: bool
-    ) -> None:
+    def __init__(self, path: Path, wanted: Wanted) -> None:
+        wanted.check_no_columns(path)
         suffix = path.suffix.lower()
         self.kind = suffix.removeprefix(".")
         with reading(path, self.kind):
             arrays = {array.name: array for array in _HEADERS[suffix](path)}
-        self._array = _choose_features(path, arrays, features)
-        self._label_array = _choose_labels(path, arrays, labels)
-        used = (self._array, self._label_array)
+        self._array = _choose_features(path, arrays, wanted.features)
+        self._label_array = _choose_labels(path, arrays, wanted.labels)
+        self._kept = [arrays[name] for name in listed_columns(path, "keep", wanted.keep, arrays)]
+        for array in self._kept:
+            _check_kept(path, array, self._array)
+        used = (self._array, self._label_array, *self._kept)
         layout = Layout(
             width=self._array.shape[1],
             dtype=self._array.row_dtype,
             ignored=[name for name, array in arrays.items() if array not in used],
             has_labels=self._label_array is not None,
+            kept={array.name: _kept_type(array) for array in self._kept},
         )
         super().__init__(path, layout)
-        if self._label_array is None and need_labels:
+        if self._label_array is None and wanted.need_labels:
             raise no_labels_error(path, [str(array) for array in arrays.values()])
-        if self._label_array is not None and (need_labels or labels is not None):
+        if self._label_array is not None and (wanted.need_labels or wanted.labels is not None):
             self._check_labels(self._label_array)
 
     @property
@@ -67,6 +72,11 @@ class ArrayFile(FeatureFile):
         self._check_labels(self._label_array)
         return checked_labels(self.path, self._label_array.whole(self.path))
 
+    def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
+        columns = [array.whole(self.path)[start:] for array in self._kept]
+        texts = [np.strings.decode(c, "utf-8") if c.dtype.kind == "S" else c for c in columns]
+        yield from zip(*(text.tolist() for text in texts), strict=True)
+
     def _check_labels(self, array: StoredArray) -> None:
         # Not done where labels only happen to be there: who wants rows alone may have them.
         if array.shape != self._array.shape[:1]:
@@ -78,6 +88,22 @@ class ArrayFile(FeatureFile):
             )
         if array.dtype is None or array.dtype.kind not in "biufSU" or array.type_name == "bfloat16":
             raise label_type_error(self.path, array.type_name)
+
+
+def _check_kept(path: Path, array: StoredArray, features: StoredArray) -> None:
+    if array.shape != features.shape[:1] or array.dtype is None or array.dtype.kind not in "biufSU":
+        raise problem(
+            path,
+            f"array {array} cannot be carried along with features {features}",
+            f"one value for each of the {features.shape[0]} rows, a number or text",
+            "Leave it out of keep= / --keep.",
+        )
+
+
+def _kept_type(array: StoredArray) -> str:
+    assert array.dtype is not None
+    kinds = {"b": "bool_", "i": "int64", "u": "uint64", "f": "float64"}
+    return kinds.get(array.dtype.kind, "string")
 
 
 def _choose_features(path: Path, arrays: dict[str, StoredArray], wanted: str | None) -> StoredArray:

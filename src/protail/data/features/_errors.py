@@ -80,6 +80,18 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         ) from error
 
 
+def check_file(path: Path, expected: str) -> None:
+    """Raise unless there is a file with something in it."""
+    if not path.exists():
+        raise problem(path, "there is no such file", expected, "Check the path.")
+    if path.is_dir():
+        raise problem(path, "it is a folder", expected, "Name a file inside it.")
+    if not path.is_file():
+        raise problem(path, "it is a pipe or device", "a file on disk", "Write it to one first.")
+    if path.stat().st_size == 0:
+        raise problem(path, "it is empty (0 bytes)", expected, "Write or copy it again.")
+
+
 def listed(names: Iterable[str]) -> str:
     """Name the first few of many."""
     every = list(names)

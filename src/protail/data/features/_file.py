@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.features._errors import problem, reading
+from protail.data.features._labels_file import LabelsFile
 from protail.data.features._spool import gather, rows_a_block
 
 
@@ -25,6 +26,8 @@ class Layout:
     names: list[str] | None = None
     ignored: list[str] = field(default_factory=list)
     has_labels: bool = False
+    columns: list[str] | None = None
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 class FeatureFile(ABC):
@@ -43,8 +46,12 @@ class FeatureFile(ABC):
         Of the rows given: float16, float32 or float64.
     names : list of str or None
         The feature columns in order; None where one array or list column holds them all.
+    columns : list of str or None
+        All columns of a table, whatever they hold; None where the file is none.
     ignored : list of str
-        Arrays or columns of the file that are neither features nor labels.
+        Arrays or columns of the file that are neither features, labels nor kept.
+    kept : dict of str to str
+        What `kept_rows` gives, by name, with the name of its type in pyarrow.
     has_labels : bool
         Whether `labels` has something to give.
 
@@ -69,8 +76,11 @@ class FeatureFile(ABC):
         self.width = layout.width
         self.dtype = layout.dtype
         self.names = layout.names
+        self.columns = layout.columns
         self.ignored = layout.ignored
+        self.kept = layout.kept
         self.has_labels = layout.has_labels
+        self._other_labels: LabelsFile | None = None
 
     @property
     @abstractmethod
@@ -95,8 +105,15 @@ class FeatureFile(ABC):
             raise problem(
                 self.path, "it has no labels", "labels", "Name them with labels= / --labels."
             )
+        if self._other_labels is not None:
+            return self._other_labels.read(self.path, self.n_rows)
         with reading(self.path, self.kind):
             return self._read_labels()
+
+    def read_labels_from(self, other: LabelsFile) -> None:
+        """Take the labels out of another file, not out of this one."""
+        self._other_labels = other
+        self.has_labels = True
 
     def rows(self) -> NDArray[Any]:
         """Give all rows at once, without a copy where the format allows.
@@ -133,6 +150,23 @@ class FeatureFile(ABC):
             raise ValueError(f"start={start}; expected a row from 0 to {self.n_rows}.")
         return self._guarded(first, min(most, rows_a_block(self.width * self.dtype.itemsize)))
 
+    def kept_rows(self, start: int = 0) -> Iterator[tuple[Any, ...]]:
+        """Walk through what is kept beside the features.
+
+        Parameters
+        ----------
+        start : int, default=0
+            The first row to give.
+
+        Yields
+        ------
+        tuple
+            One value for each name in ``kept``: text, a number, or None where there is none. A
+            csv file gives text, just as it stands there.
+        """
+        with reading(self.path, self.kind):
+            yield from self._kept_stream(start)
+
     def _guarded(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         with reading(self.path, self.kind):
             yield from self._stream(start, size)
@@ -140,6 +174,10 @@ class FeatureFile(ABC):
     @abstractmethod
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield fresh blocks of at most ``size`` rows, of type ``self.dtype``."""
+
+    @abstractmethod
+    def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
+        """Yield what is kept of each row from ``start`` on."""
 
     @abstractmethod
     def _read_labels(self) -> NDArray[Any]:

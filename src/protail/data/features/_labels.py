@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ _EXPECTED = "labels that are whole numbers or names"
 # A table of fixed-width text holds the longest name once a row.
 _LONGEST = 1000
 _FLOAT_EXACT = 2**53
+# Numbers that are written as Python writes them: 01 and 1 are two names, not one number.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 def checked_labels(path: Path, labels: NDArray[Any]) -> NDArray[Any]:
@@ -47,6 +50,24 @@ def text_labels(path: Path, labels: Sequence[str]) -> NDArray[Any]:
             wrong = "is too long for a name" if label else "is empty"
             raise _error(path, row, label, wrong)
     return np.array(labels, dtype=np.str_)
+
+
+def labels_of_lines(path: Path, lines: Iterable[tuple[int, str]]) -> NDArray[Any]:
+    """Make labels of text, given with the number of its line: whole numbers, or else names."""
+    labels = []
+    for line, text in lines:
+        label = text.strip()
+        if not label:
+            raise problem(
+                path,
+                f"the label on line {line} is empty",
+                "a label in every row",
+                "Correct or remove that line.",
+            )
+        labels.append(label)
+    if all(map(_WHOLE.fullmatch, labels)):
+        return np.array(list(map(int, labels)), dtype=np.int64)
+    return text_labels(path, labels)
 
 
 def label_type_error(path: Path, what: str) -> FeatureFileError:

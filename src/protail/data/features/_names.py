@@ -37,5 +37,6 @@ def no_labels_error(path: Path, present: Collection[str]) -> FeatureFileError:
         path,
         f"it has no labels (found: {listed(present)})",
         f"one of {', '.join(LABEL_NAMES)}",
-        "Name yours with labels= / --labels.",
+        "Name yours with labels= / --labels, or give a file of labels with labels_file= / "
+        "--labels-file.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -11,17 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import not_installed
+from protail.data.features._columns import Chosen, Wanted, choose
 from protail.data.features._errors import FeatureFileError, listed, problem, reading
 from protail.data.features._file import FeatureFile, Layout
 from protail.data.features._labels import checked_labels, label_type_error, text_labels
-from protail.data.features._names import (
-    FEATURE_NAMES,
-    LABEL_NAMES,
-    check_distinct,
-    check_named,
-    first_of,
-    no_labels_error,
-)
+from protail.data.features._names import FEATURE_NAMES, check_distinct, first_of
 from protail.data.features._spool import gather, rows_a_block, spans
 
 
@@ -30,17 +26,14 @@ class ParquetFile(FeatureFile):
 
     kind = "parquet"
 
-    def __init__(
-        self, path: Path, features: str | None, labels: str | None, need_labels: bool
-    ) -> None:
+    def __init__(self, path: Path, wanted: Wanted) -> None:
         with reading(path, self.kind), _opened(path) as file:
             schema = file.schema_arrow
             self._n_rows = int(file.metadata.num_rows)
             sizes = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
             self._group_ends = list(accumulate(sizes, initial=0))
             _check_table(path, schema.names, self._n_rows)
-            self._label = _choose_label(path, schema.names, labels, need_labels)
-            self._columns, self._is_list = _choose_columns(path, schema, features, self._label)
+            self._chosen, self._is_list = _choose_columns(path, schema, wanted)
             layout = self._layout(path, file)
         super().__init__(path, layout)
 
@@ -50,15 +43,20 @@ class ParquetFile(FeatureFile):
 
     def _layout(self, path: Path, file: Any) -> Layout:
         schema = file.schema_arrow
-        used = {*self._columns, self._label}
-        ignored = [name for name in schema.names if name not in used]
-        has_labels = self._label is not None
+        self._columns, self._label = self._chosen.features, self._chosen.label
+        used = {*self._columns, self._label, *self._chosen.kept}
         kinds = [schema.field(name).type for name in self._columns]
+        common: dict[str, Any] = {
+            "ignored": [name for name in schema.names if name not in used],
+            "has_labels": self._label is not None,
+            "columns": list(schema.names),
+            "kept": {n: _kept_type(path, n, schema.field(n).type) for n in self._chosen.kept},
+        }
         if not self._is_list:
             dtype = np.result_type(*map(_row_dtype, kinds))
-            return Layout(len(kinds), dtype, list(self._columns), ignored, has_labels)
+            return Layout(len(kinds), dtype, self._columns, **common)
         width = _list_width(path, file, self._columns[0], kinds[0])
-        return Layout(width, _row_dtype(kinds[0].value_type), None, ignored, has_labels)
+        return Layout(width, _row_dtype(kinds[0].value_type), **common)
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         read = self._list_blocks if self._is_list else self._column_blocks
@@ -122,6 +120,16 @@ class ParquetFile(FeatureFile):
             "Correct or remove that row.",
         )
 
+    def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
+        names = list(self.kept)
+        row = 0
+        with _opened(self.path) as file:
+            for batch in file.iter_batches(columns=names):
+                left = batch[max(0, start - row) :]
+                row += len(batch)
+                columns = (_plain(left.column(n), self.kept[n]) for n in names)
+                yield from zip(*columns, strict=True)
+
     def _read_labels(self) -> NDArray[Any]:
         with _opened(self.path) as file:
             column = file.read(columns=[self._label]).column(self._label)
@@ -147,11 +155,8 @@ def _opened(path: Path) -> Any:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
-        raise problem(
-            path,
-            "pyarrow, which reads parquet files, is not installed",
-            "it to be there",
-            "Install it: pip install 'protail[tables]'.",
+        raise FeatureFileError(
+            f"{path}: {not_installed('reading parquet files', 'pyarrow', 'tables')}"
         ) from error
     # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
     return parquet.ParquetFile(path, memory_map=True)
@@ -163,37 +168,53 @@ def _check_table(path: Path, names: list[str], n_rows: int) -> None:
     check_distinct(path, names)
 
 
-def _choose_label(
-    path: Path, names: list[str], wanted: str | None, need_labels: bool
-) -> str | None:
-    if wanted is not None:
-        check_named(path, "labels", wanted, names)
-        return wanted
-    label = first_of(LABEL_NAMES, names)
-    if label is None and need_labels:
-        raise no_labels_error(path, [repr(name) for name in names])
-    return label
-
-
-def _choose_columns(
-    path: Path, schema: Any, wanted: str | None, label: str | None
-) -> tuple[list[str], bool]:
-    """Say which columns hold the features, and whether it is one column of lists."""
-    kinds = {name: schema.field(name).type for name in schema.names if name != label}
+def _choose_columns(path: Path, schema: Any, wanted: Wanted) -> tuple[Chosen, bool]:
+    """Choose columns, and say whether the features are one column of lists."""
+    kinds = {name: schema.field(name).type for name in schema.names}
     lists = [name for name, kind in kinds.items() if _is_list(kind)]
-    if wanted is not None:
-        check_named(path, "features", wanted, kinds)
-        if not (_is_list(kinds[wanted]) or _is_number(kinds[wanted])):
-            raise _no_numbers(path, {wanted: kinds[wanted]})
-        return [wanted], _is_list(kinds[wanted])
-    usual = first_of(FEATURE_NAMES, lists)
-    if usual is not None:
-        return [usual], True
+    if wanted.features is None and wanted.columns is None:
+        usual = first_of(FEATURE_NAMES, [name for name in lists if name != wanted.labels])
+    else:
+        usual = wanted.features
+    if usual in lists:
+        wanted.check_no_columns(path)
+        chosen = choose(path, dict.fromkeys(kinds, True), replace(wanted, features=usual))
+        return chosen, True
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    columns = [name for name, kind in kinds.items() if _is_number(kind) and name not in index]
-    if not columns:
-        raise _no_numbers(path, kinds)
-    return columns, False
+    # What no column is called pandas describes by an object.
+    named_index = [name for name in index if isinstance(name, str)]
+    numeric = {name: _is_number(kind) for name, kind in kinds.items()}
+    chosen = choose(path, numeric, wanted, named_index)
+    if not chosen.features:
+        among = [n for n in kinds if n != chosen.label and wanted.features in (None, n)]
+        raise _no_numbers(path, {name: kinds[name] for name in among})
+    return chosen, False
+
+
+def _kept_type(path: Path, name: str, kind: Any) -> str:
+    """Name the type in which a column is carried along: one of few, text for dates and times."""
+    types = import_module("pyarrow").types
+    if types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        raise problem(
+            path,
+            f"column {name!r} holds {kind} and cannot be carried along",
+            "numbers, text or dates",
+            "Leave it out of keep= / --keep.",
+        )
+    if types.is_boolean(kind):
+        return "bool_"
+    if types.is_unsigned_integer(kind):
+        return "uint64"
+    if types.is_integer(kind):
+        return "int64"
+    return "float64" if types.is_floating(kind) else "string"
+
+
+def _plain(column: Any, kind: str) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if kind != "string":
+        return values
+    return [value if value is None else str(value) for value in values]
 
 
 def _no_numbers(path: Path, kinds: dict[str, Any]) -> FeatureFileError:

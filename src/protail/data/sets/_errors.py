@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from protail._messages import not_installed
+
 _NAMED = 3
 
 
@@ -40,6 +42,4 @@ def first_few(names: Sequence[object]) -> str:
 
 def missing_library(name: str, purpose: str) -> ImportError:
     """Say what a library of the extra ``vision`` is needed for."""
-    return ImportError(
-        f"{purpose} needs {name}, which is not installed: pip install 'protail[vision]'"
-    )
+    return ImportError(not_installed(purpose, name, "vision"))

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._files import new_file
+from protail._messages import upgrade_advice
 from protail.data.sets._errors import DataSetError, OtherDrawError, missing_library
 from protail.data.sets.images import DataSet, ImageSet
 from protail.data.sets.long_tail import draw_description, long_tailed_counts, long_tailed_index
@@ -131,7 +132,7 @@ def load_draw(
         if head["format"] != _FORMAT or head["version"] > _VERSION:
             raise DataSetError(
                 f"{path}: it is {head['format']!r}, version {head['version']}; expected "
-                f"{_FORMAT!r}, version {_VERSION} or older. Update protail, or export it again."
+                f"{_FORMAT!r}, version {_VERSION} or older. {upgrade_advice()}, or export it again."
             )
         parts = {part: _read_part(file, part, head) for part in head["parts"]}
         stored = DataSet(head["name"], description=head["description"], group_counts=None, **parts)

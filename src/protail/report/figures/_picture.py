@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from protail._files import new_file
+from protail._messages import not_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,9 +54,7 @@ def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed: pip install 'protail[report]'"
-        ) from error
+        raise ImportError(not_installed("a picture", "matplotlib", "report")) from error
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
