@@ -19,7 +19,9 @@ from protail.cli._bench_data import Images
 from protail.cli.bench import _known, _tables, _wanted
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description
+from protail.training.plain import PlainDriver
 from reference.bench_command import SCORES, run
+from reference.stopping import at_call, in_a_finaliser
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -135,6 +137,24 @@ def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
     # What was tried out is not taken for the table.
     status = run("status", "table8", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 24
+
+
+def test_sigterm_keeps_finished_cells_and_the_same_command_goes_on(draw, tmp_path, monkeypatch):
+    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL, "--at-once", 1]
+    given += ["--set", "representation.batch_size=512"]
+    two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
+    with monkeypatch.context() as patch:
+        n_steps = 8  # of five an epoch: in the second training
+        steps = at_call(patch, PlainDriver, "advance", n_steps, in_a_finaliser)
+        ended = run(*two, folder=tmp_path)
+    assert ended.exit_code == 130, ended.output
+    assert ended.stderr.splitlines()[-1] == (
+        "stopped. Finished cells are kept; the same command goes on."
+    )
+    assert len(steps) == n_steps
+    ended = run(*two, folder=tmp_path)
+    assert "8 cells: 4 are there, 4 are missing." in ended.output
+    assert "4 cells were run; 0 are missing." in ended.output
 
 
 def test_the_page_is_written_from_the_cells(tmp_path):

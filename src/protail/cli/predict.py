@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protail._messages import counted
+from protail._stopping import check_stop, in_steps
 from protail.cli._command import Debug, Device, FeaturesKey, Json, ModelFolder, Overwrite, Voice
 from protail.cli._command import command as _command
 
@@ -54,7 +55,7 @@ def predict(
     sources = open_sources(loaded, files, features)
     n_rows = sum(source.file.n_rows for source in sources)
     begin = time.perf_counter()
-    with PredictionJob(output, loaded, sources, features, top_k, overwrite) as job:
+    with in_steps(), PredictionJob(output, loaded, sources, features, top_k, overwrite) as job:
         done = job.n_done
         if done:
             rows = counted(n_rows, "row")
@@ -93,6 +94,7 @@ def _predict(
         start = max(job.n_done - first_of_file, 0)
         if start < source.file.n_rows:
             for block in source.blocks(start, rows_at_a_time):
+                check_stop()
                 job.keep(source.file.path, start, ask(model, block, top_k))
                 start += len(block)
                 progress(len(block))
