@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import signal
 
@@ -404,6 +405,28 @@ def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, f
     assert lines[0] == "seed 4: epoch 21/40, loss 1.000, all 50.0 few 25.0 %"
     assert lines[1].endswith("epoch 24/40, loss 1.000, all 50.0 few 25.0 %, 2 min 40 s left")
     assert lines[-1].endswith("finishing")
+
+
+@pytest.mark.parametrize("recipe", ["wd", "dro-lt"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_bar_leaves_room_for_the_time_left(width, recipe, monkeypatch, folder):
+    clock = iter(range(0, 10_000, 50))
+    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
+    job = Job(load_recipe(recipe), tiny_data(), 4, folder)
+    scores = {"all": 0.5, "many": 0.6, "medium": 0.4, "few": 0.25}
+    with _train_progress.training_progress(Voice(False), [job]) as watch:
+        for epoch in (100, 110, 120):
+            watch(Progress(job, epoch, 1.0, scores))
+    drawn = re.split(r"[\r\n]|\x1b\[\??\d*[A-Za-z]", screen.getvalue())
+    [line] = {line.rstrip() for line in drawn if "epoch 120/" in line}
+    assert line.startswith("seed 4 ━")
+    assert line.endswith(" left")
+    assert len(line) <= width
+    assert ("few 25.0 %" in line) == (width == 120)
 
 
 def test_of_several_phases_it_says_which(monkeypatch, capsys, folder):
