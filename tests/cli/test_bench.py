@@ -97,7 +97,7 @@ def test_data_that_is_not_there_is_told_once_before_anything_runs(no_cifar10, tm
 
 def test_of_several_data_sets_it_says_how_to_do_without_the_missing_one(no_cifar10, draw):
     draws = [Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)]
-    with pytest.raises(ValueError, match=r"cifar10-lt: it is not in .* --only leaves its cells out"):
+    with pytest.raises(ValueError, match=r"cifar10-lt: it is not .* --only leaves its cells out"):
         Images([draw], None).find_all(draws)
 
 

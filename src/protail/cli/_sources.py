@@ -50,7 +50,9 @@ class Model:
     def load(cls, folder: Path, device: str = "auto") -> Model:
         """Load a model folder."""
         from protail import PrototypeClassifier
+        from protail.cli._folders import check_model_folder
 
+        check_model_folder(folder)
         classifier = PrototypeClassifier.load(folder, device=device)
         document = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         # Commands hand over arrays with the columns already in order, which carry no names.
