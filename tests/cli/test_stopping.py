@@ -37,7 +37,7 @@ DRAW = ["train", "tiny.toml", "--dataset", "draw.zip", "--set", f"{BACKBONE}={TI
 PHOTOS = [
     *("train", "ce", "--dataset", "photos", "--set", f"{BACKBONE}={TINY_PHOTOS}", *HOW),
     *("--set", 'representation.augment=["resized-crop"]'),
-    *("--set", "representation.batch_size=6"),
+    *("--set", "representation.batch_size=6", "--from-scratch"),
 ]
 
 

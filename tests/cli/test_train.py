@@ -70,7 +70,7 @@ def test_it_says_what_it_does_and_learns(source):
     err, out = (source / "err.txt").read_text(), (source / "out.txt").read_text()
     for words in (
         "tiny: Patterns in seconds",
-        "representation: resnet32, linear",
+        "representation: resnet32 from scratch, linear",
         "classifier: prototype",
         "159 images to learn from, 80 to judge on, 10 classes (many 0, medium 3, few 7)",
         "On cpu, driver plain: seed 0, 30 steps, then 7 of the classifier",
@@ -326,6 +326,7 @@ def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder
     broken.write_bytes(content or broken.read_bytes()[:-200])  # its head is whole then
     augment = ["--set", 'representation.augment=["resized-crop", "flip"]']
     arguments = ["train", "ce", "--dataset", "photos", "--device", "cpu", "-o", "run", *augment]
+    arguments.append("--from-scratch")
     ended = protail(*arguments, "--set", "representation.backbone=resnet32")
     refused(ended, "1 of 7 images to judge on", "photos/test/bee/1.jpg", "protail data prepare")
     assert "new run with --on-bad-image skip" in ended.last_line
