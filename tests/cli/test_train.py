@@ -19,6 +19,7 @@ from protail.recipes import load_recipe, recipe_hash
 from protail.recipes.running import Job, Progress
 from protail.training.runs import Run
 from reference.image_data import write_class_folders
+from reference.patience import PATIENCE, halts_at, wait_for_halt
 from reference.tiny_data import tiny_data, write_tiny
 
 TRAIN = ["train", "tiny.toml", "--dataset", "draw.zip", "--device", "cpu"]
@@ -194,13 +195,11 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
 
 
 @pytest.fixture
-def halted(process):
+def halted(process, folder):
     """Start a training and halt it in its last epoch, with a checkpoint of an earlier one."""
-    running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0)
-    for line in running.stderr:
-        if "epoch 2/3" in line:
-            break
-    running.send_signal(signal.SIGSTOP)
+    environment = halts_at(folder, "protail.training.plain.PlainDriver.advance", 25)
+    running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0, env=environment)
+    wait_for_halt(running)  # at step 25 of 30
     yield running
     running.kill()
     running.communicate()
@@ -222,7 +221,7 @@ def test_killed_and_resumed_is_the_run_that_was_not_killed(
 
     before = checkpoint.read_bytes()
     running = process(*TRAIN, "-o", "run", "--resume", preexec_fn=full_disk)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 3, err
     assert err.strip().splitlines()[-1].startswith("protail train: run/checkpoint.safetensors")
     assert "Traceback" not in err
@@ -248,7 +247,7 @@ def full_disk():
 def test_ctrl_c_tells_how_to_go_on(halted):
     halted.send_signal(signal.SIGINT)
     halted.send_signal(signal.SIGCONT)
-    _, err = halted.communicate(timeout=60)
+    _, err = halted.communicate(timeout=PATIENCE)
     assert halted.returncode == 130
     last = err.strip().splitlines()[-1]
     assert last.startswith("stopped. ")
