@@ -36,7 +36,7 @@ Dataset = Annotated[
     typer.Option(
         "--dataset",
         metavar="NAME",
-        help="A data set, a draw, a folder or a file of features.",
+        help="Set, draw, folder or feature file.",
         show_default=False,
     ),
 ]
