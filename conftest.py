@@ -10,11 +10,17 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 CHOSEN = os.environ.get("PROTAIL_TEST_SEED")
 
-settings.register_profile("protail", deadline=None, derandomize=CHOSEN is None, print_blob=True)
+settings.register_profile(
+    "protail",
+    deadline=None,
+    derandomize=CHOSEN is None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],  # the machine may be, or busy
+)
 settings.load_profile("protail")
 
 

@@ -25,6 +25,9 @@ from protail._messages import (
         ("NCM", ["pc", "ncm"], "ncm"),
         ("resnet-34", ["ResNet-34", "ResNet-32"], "ResNet-34"),
         ("euclidian", ["cosine", "euclidean"], "euclidean"),
+        ("pcla", ["pc", "pc-la"], "pc-la"),
+        ("PC_CDT", ["pc_cd", "pc-cdt"], "pc-cdt"),
+        ("t a-u_2", ["tau", "t_a-u-2"], "t_a-u-2"),
     ],
 )
 def test_the_nearest_name_is_written_as_it_is_known(got, valid, meant):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -44,9 +45,43 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     message = f"{what}={got!r} is unknown; expected one of {', '.join(map(repr, names))}."
-    written = {name.lower(): name for name in names}
-    close = get_close_matches(str(got).lower(), written, n=1, cutoff=0.65)
-    return f"{message} Did you mean {written[close[0]]!r}?" if close else message
+    near = nearest_names(got, names)
+    return f"{message} Did you mean {near[0]!r}?" if near else message
+
+
+def nearest_names(got: object, valid: Iterable[str], n: int = 1, cutoff: float = 0.65) -> list[str]:
+    """Find the names most like what came; capitals, dashes, underscores and spaces do not count.
+
+    Parameters
+    ----------
+    got : object
+        What came.
+    valid : iterable of str
+        The names.
+    n : int, default=1
+        How many to find, at most.
+    cutoff : float, default=0.65
+        How like they must be, from 0 to 1.
+
+    Returns
+    -------
+    list of str
+        As they are written, the most alike first.
+
+    Examples
+    --------
+    >>> from protail._messages import nearest_names
+    >>> nearest_names("PCLA", ["pc", "pc-la"])
+    ['pc-la']
+    """
+    written: dict[str, str] = {}
+    for name in valid:
+        written.setdefault(_plain(name), name)
+    return [written[each] for each in get_close_matches(_plain(got), written, n, cutoff)]
+
+
+def _plain(name: object) -> str:
+    return re.sub(r"[-_\s]", "", str(name).lower())
 
 
 def unknown_part(what: str, got: object, valid: Iterable[str]) -> str:

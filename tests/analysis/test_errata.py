@@ -1,8 +1,6 @@
 """Table 7 of the paper beside what the class counts say."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from protail.analysis import TABLE_7, table7_entries, table7_errata, table7_row
 from protail.data.sets import long_tailed_counts
 from protail.profile import ClassProfile
+from reference.real_data import shared
 
 
 def cifar_profile(row):
@@ -69,9 +68,8 @@ def test_what_the_table_does_not_have():
     assert table7_row("cifar100-lt", 20) is None
 
 
-@pytest.mark.skipif("PROTAIL_SHARED" not in os.environ, reason="needs counts (PROTAIL_SHARED)")
 def test_imagenet_lt_follows_the_text_not_the_code():
-    file = Path(os.environ["PROTAIL_SHARED"]) / "data/splits/imagenet_lt_class_counts.json"
+    file = shared("data/splits/imagenet_lt_class_counts.json")
     counts = json.loads(file.read_text())
     profile = ClassProfile(np.array([counts[str(code)] for code in range(1000)]))
     assert profile.n_samples == 115_846

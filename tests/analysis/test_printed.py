@@ -1,8 +1,6 @@
 """What the paper prints for all classes, beside the mean of what it prints for their groups."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from protail.analysis import printed_means
 from protail.bench import PAPER_TABLES, PaperRow, PaperTable, paper_table, paper_value
 from protail.data.sets import long_tailed_counts
 from protail.profile import ClassProfile
+from reference.real_data import shared
 
 CIFAR = [len(group) for group in ClassProfile(long_tailed_counts(500, 100, 100)).groups().values()]
 IMAGENET_TEXT, IMAGENET_CODE = [391, 473, 136], [385, 479, 136]  # many from 100 on, above 100
@@ -80,10 +79,8 @@ def test_inaturalist_is_right_with_the_few_classes_that_there_are():
     assert set(wrong(6, [842, 4076, 3599])) == {"CE", "WD"}
 
 
-@pytest.mark.skipif("PROTAIL_SHARED" not in os.environ, reason="needs counts (PROTAIL_SHARED)")
 def test_group_sizes_are_those_of_the_lists():
-    splits = Path(os.environ["PROTAIL_SHARED"]) / "data/splits"
-    counts = json.loads((splits / "imagenet_lt_class_counts.json").read_text())
+    counts = json.loads(shared("data/splits/imagenet_lt_class_counts.json").read_text())
     profile = ClassProfile(np.array([counts[str(code)] for code in range(1000)]))
     assert [len(group) for group in profile.groups().values()] == IMAGENET_TEXT
     strict = profile.groups(many_inclusive=False)

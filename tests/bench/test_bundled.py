@@ -1,7 +1,5 @@
 """What the bundled features come to, beside the cells of the images they were computed from."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -17,6 +15,7 @@ from protail.training.frozen import FrozenFeatures, weights_hash
 from protail.training.inference import collect, inferring
 from protail.training.loader import make_feed
 from reference.documents import ROOT
+from reference.real_data import real_cifar
 
 CELLS = ROOT / "results" / "cells"
 ROWS = {
@@ -72,15 +71,10 @@ def test_the_weights_are_those_the_cells_stand_on(cells):
         assert ours.startswith(cells.get(cell).record["backbone"])
 
 
-needs_cifar = pytest.mark.skipif(
-    "PROTAIL_DATA" not in os.environ, reason="needs CIFAR-100 (PROTAIL_DATA)"
-)
-
-
 @pytest.fixture(scope="module")
 def frozen():
     backbone = make_backbone("resnet32", weights=bundled_weights())
-    images = load_dataset("cifar100-lt", imbalance=100)
+    images = real_cifar("cifar100-lt")
     return FrozenFeatures(backbone, images, torch.device("cpu")), images
 
 
@@ -91,7 +85,6 @@ def assert_same_but_for_rounding(stored, computed, bundle):
     assert np.abs(stored - computed.numpy()).mean() < 0.003 * spread.mean()
 
 
-@needs_cifar
 def test_the_weights_make_these_features_of_these_images(frozen, bundle):
     features, images = frozen
     some = np.arange(64)
@@ -102,7 +95,6 @@ def test_the_weights_make_these_features_of_these_images(frozen, bundle):
     assert_same_but_for_rounding(bundle.mirrored[some], mirrored, bundle)
 
 
-@needs_cifar
 def test_the_stream_is_augmented_as_stage_2_does_it(frozen, bundle):
     features, images = frozen
     settings = load_recipe("pc").classifier

@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +14,7 @@ from protail.bench.tables import bench_table
 from protail.bench.wanted import Cell, Draw
 from protail.data.augment._loader import LOADER_NAMES
 from protail.recipes import recipe_hash
+from reference.real_data import shared
 
 EACH = pytest.mark.parametrize("table", LARGE.values(), ids=lambda table: table.name)
 # Nobody has published settings of DRO-LT for these data sets; experts are networks for CIFAR here.
@@ -101,9 +100,8 @@ def test_balanced_classifiers_take_as_many_steps_as_passes_over_the_images():
     assert steps("table6", "WD, cRT") == epoch < 30 * (inaturalist.n_images // 512)
 
 
-@pytest.mark.skipif("PROTAIL_SHARED" not in os.environ, reason="needs the lists (PROTAIL_SHARED)")
 def test_the_size_of_imagenet_lt_is_the_real_one():
-    place = Path(os.environ["PROTAIL_SHARED"]) / "data/splits/imagenet_lt_class_counts.json"
+    place = shared("data/splits/imagenet_lt_class_counts.json")
     counts = list(json.loads(place.read_text()).values())
     known = LARGE_SETS["imagenet-lt"]
     assert (sum(counts), max(counts), len(counts)) == (

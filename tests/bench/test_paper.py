@@ -1,9 +1,7 @@
 """The paper's numbers as data: they are those of its source, every one of them."""
 
 import dataclasses
-import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +12,13 @@ from protail.bench import (
     paper_table,
     paper_value,
 )
+from reference.real_data import shared
 
 COLUMNS = {"Many": "many", "Med": "medium", "Few": "few", "All": "all"}
 
-needs_paper = pytest.mark.skipif(
-    "PROTAIL_SHARED" not in os.environ, reason="needs the paper (PROTAIL_SHARED)"
-)
-
 
 def paper_source():
-    place = Path(os.environ["PROTAIL_SHARED"]) / "paper/prototype-classifiers-ltr.tex"
-    return place.read_text(encoding="utf-8")
+    return shared("paper/prototype-classifiers-ltr.tex").read_text(encoding="utf-8")
 
 
 def plain(cell):
@@ -46,13 +40,11 @@ def printed_tables():
     return tables
 
 
-@needs_paper
 def test_every_table_of_results_is_here_and_no_other():
     ours = [table.number for table in PAPER_TABLES]
     assert ours == sorted(set(printed_tables()) - {7})
 
 
-@needs_paper
 @pytest.mark.parametrize("table", PAPER_TABLES, ids=lambda table: f"table{table.number}")
 def test_every_number_is_the_printed_one(table):
     columns, rows = printed_tables()[table.number]
@@ -64,7 +56,6 @@ def test_every_number_is_the_printed_one(table):
         assert paper_table(table.number).row(name) == dict(zip(columns, expected, strict=True))
 
 
-@needs_paper
 def test_digits_after_the_point_are_the_usual_ones():
     more = {}
     for table in PAPER_TABLES:
@@ -77,7 +68,6 @@ def test_digits_after_the_point_are_the_usual_ones():
     assert more == {(5, "Focal Loss"): 2, (9, "LDAM"): 2}
 
 
-@needs_paper
 def test_as_many_numbers_as_in_the_source():
     bodies = re.findall(r"\\toprule.*?\\bottomrule", paper_source(), re.DOTALL)
     # Every decimal number inside a table; those of Table 7 are whole.
@@ -87,7 +77,6 @@ def test_as_many_numbers_as_in_the_source():
     assert len(printed) == 192
 
 
-@needs_paper
 def test_settings_of_the_figures_are_in_the_text():
     text = paper_source()
     assert r"We choose $\tau=1/4$ as the optimal weight" in text
@@ -97,7 +86,6 @@ def test_settings_of_the_figures_are_in_the_text():
     assert len(PAPER_FIGURES) == len(re.findall(r"\\begin\{figure\*\}", text))
 
 
-@needs_paper
 def test_backbones_are_those_of_the_text():
     sentence = "ResNet-32 for CIFAR100, ResNeXt50 for ImageNet-LT and ResNet-50 for iNaturalist18"
     assert sentence in paper_source()

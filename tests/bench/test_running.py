@@ -1,15 +1,17 @@
 """Cells are really run: a small network on small images."""
 
 import gc
-import time
 import weakref
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from protail.bench import _step_times, running
+from protail.bench._pool import Pool
+from protail.bench._step_times import _HostWatch
 from protail.bench.cells import Cells
 from protail.bench.forecasts import expected_seconds
 from protail.bench.groups import missing_groups
@@ -17,6 +19,7 @@ from protail.bench.running import _Work, run_missing
 from protail.bench.scores import unpack_bits
 from protail.bench.wanted import Cell, Draw
 from protail.recipes.running import Job, Options, run_jobs
+from protail.training.plain import PlainDriver
 from protail.training.representation import RepresentationTraining
 from reference.tiny_data import tiny_data
 
@@ -244,15 +247,36 @@ def test_a_training_that_failed_is_gone(data, tmp_path, monkeypatch):
     assert [training() for training in failed] == [None]
 
 
-def test_set_up_is_shared(data, tmp_path):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that nothing moves but a step, which takes a second, and what a test does."""
+    now = [0.0]
+    step = PlainDriver.advance
+
+    def advance(driver, batch):
+        now[0] += 1.0
+        return step(driver, batch)
+
+    monkeypatch.setattr(PlainDriver, "advance", advance)
+    monkeypatch.setattr(running, "Pool", partial(Pool, clock=lambda: now[0]))
+    monkeypatch.setattr(_step_times, "_HostWatch", partial(_HostWatch, lambda: now[0]))
+    return now
+
+
+def test_set_up_is_shared(data, tmp_path, clock):
     """Of two equal trainings, the first is not charged with what comes before its first step."""
     cells, seeds = Cells(tmp_path), [0, 1]
-    load = cache(lambda draw: time.sleep(2) or data)
+
+    @cache
+    def load(draw):
+        clock[0] += 20.0
+        return data
+
     run_missing([wanted([seed])[0] for seed in seeds], cells, load, CPU, at_once=2)
     first, second = (
         cells.get(wanted([seed])[0]).record["seconds"]["representation"] for seed in seeds
     )
-    assert first - second < 1
+    assert first == second > 10
 
 
 def test_no_training_at_once_is_refused(data, tmp_path):
@@ -260,7 +284,7 @@ def test_no_training_at_once_is_refused(data, tmp_path):
         run_missing(wanted(), Cells(tmp_path), lambda draw: data, CPU, at_once=0)
 
 
-def test_the_next_begins_where_one_has_ended(data, tmp_path):
+def test_the_next_begins_where_one_has_ended(data, tmp_path, clock):
     long = Cell("wd", DRAW, 0, SMALL | {"representation.epochs": 6})
     said, cells = [], Cells(tmp_path)
     order = [long, *(wanted([seed])[0] for seed in (1, 2))]
@@ -271,11 +295,11 @@ def test_the_next_begins_where_one_has_ended(data, tmp_path):
     assert took[0] > 2 * max(took[1:])
 
 
-def test_cells_say_what_a_step_takes(data, tmp_path):
+def test_cells_say_what_a_step_takes(data, tmp_path, clock):
     cells, cell = Cells(tmp_path), Cell("wd", DRAW, 0, SMALL | {"representation.epochs": 12})
     run_missing([cell], cells, lambda draw: data, CPU)
     took = cells.get(cell).record["seconds"]
-    assert 0 < took["step"] < took["representation"]
+    assert took["step"] == 1.0 < took["representation"]
     assert took["guessed"] == 0.0
 
 
@@ -292,7 +316,7 @@ def test_where_nothing_can_be_kept_nothing_more_is_trained(data, tmp_path, monke
     assert not any("seed 1" in line for line in said)
 
 
-def test_one_that_nothing_tells_the_time_of_does_not_hold_up_the_others(data, tmp_path):
+def test_one_that_nothing_tells_the_time_of_does_not_hold_up_the_others(data, tmp_path, clock):
     larger = SMALL | {"representation.backbone": "resnet34-cifar"}
     unknown = Cell("wd", DRAW, 0, larger)
     order, cells = [*wanted([0])[:1], unknown, *wanted([1])[:1]], Cells(tmp_path)

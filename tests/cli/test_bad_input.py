@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,8 +11,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from reference.patience import PATIENCE, halts_at, wait_for_halt
 from reference.rows import long_tailed_rows
-from reference.stopping import STOPPED
 
 pytestmark = pytest.mark.usefixtures("model")
 
@@ -190,7 +189,7 @@ def test_a_full_disk(name, process, tmp_path):
 
     before = everything(tmp_path)
     running = process(*command_line(name), preexec_fn=limit)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 3, err
     assert "cannot be written" in err.strip().splitlines()[-1]
     assert "Traceback" not in err
@@ -198,16 +197,14 @@ def test_a_full_disk(name, process, tmp_path):
 
 
 def test_ctrl_c_while_fitting_leaves_nothing(process, tmp_path):
-    rows, labels = long_tailed_rows(counts=(4000,) * 60, width=32)
-    np.savez(tmp_path / "large.npz", X=rows, y=labels)
+    halting = halts_at(tmp_path, "protail.training.plain.PlainDriver.advance", 5)
     before = set(tmp_path.rglob("*"))
-    running = process("fit", "large.npz", "-o", "out", "--epochs", "500")
-    assert "large.npz" in running.stderr.readline()
-    time.sleep(1)
-    assert running.poll() is None
+    running = process("fit", "birds.npz", "-o", "out", "--epochs", "50", env=halting)
+    wait_for_halt(running)
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
-    assert running.returncode in STOPPED
+    running.send_signal(signal.SIGCONT)
+    _, err = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
     assert err.strip().splitlines()[-1] == "stopped."
     assert set(tmp_path.rglob("*")) == before
 
@@ -245,7 +242,7 @@ def test_debug_shows_where_it_came_from(protail):
 def test_a_reader_that_goes_away_loses_no_model(process, tmp_path):
     running = process("fit", "birds.npz", "-o", "out")
     running.stdout.close()
-    running.wait(60)
+    running.wait(PATIENCE)
     assert running.returncode == 0
     assert (tmp_path / "out" / "model.json").exists()
 
@@ -255,7 +252,7 @@ def test_text_that_the_terminal_cannot_show(write, process):
     running = process(
         "fit", "strange.npz", "-o", "out", "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0, err
     assert "猫" in [c["label"] for c in json.loads(out)["evaluation"]["classes"]]
     assert err == ""

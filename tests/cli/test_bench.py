@@ -19,7 +19,9 @@ from protail.cli._bench_data import Images
 from protail.cli.bench import _known, _tables, _wanted
 from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.sets.long_tail import draw_description
+from protail.training.plain import PlainDriver
 from reference.bench_command import SCORES, run
+from reference.stopping import at_call, in_a_finaliser
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -57,12 +59,46 @@ def test_all_is_every_table_that_shows_test_images_which_can_be_downloaded():
 
 def test_changes_are_made_where_a_recipe_has_such_a_stage():
     changes = ["representation.lr=0.5", "pretraining.lr=0.25", "classifier.batch_size=8"]
-    for cell in _wanted(["table9"], None, changes):
+    for cell in _wanted(["table9"], None, changes=changes):
         phases = cell.recipe.phases
         assert phases["representation"].lr == 0.5
         assert ("pretraining" in phases) == (cell.recipe_name == "dro-lt")
         assert "pretraining" not in phases or phases["pretraining"].lr == 0.25
         assert cell.recipe.classifier is None or cell.recipe.classifier.batch_size == 8
+
+
+def test_changes_are_made_to_what_only_chooses():
+    """Other recipes of the table do not take them."""
+    only, changes = ["paco (*, seed 0"], ["representation.projection=16"]
+    cells = _wanted(["table4"], None, only, changes)
+    assert {cell.recipe_name for cell in cells} == {"paco", "paco-pc"}
+    assert {cell.recipe.representation.method_options["projection"] for cell in cells} == {16}
+
+
+@pytest.fixture
+def no_cifar10(tmp_path, monkeypatch):
+    class NoNetwork:
+        filename, url = "cifar-10-python.tar.gz", "https://somewhere"
+
+        def __init__(self, root, download):
+            raise OSError("no network")
+
+    monkeypatch.setenv("PROTAIL_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", NoNetwork)
+
+
+def test_data_that_is_not_there_is_told_once_before_anything_runs(no_cifar10, tmp_path):
+    ended = run("table9", "--device", "cpu", folder=tmp_path / "results")
+    assert ended.exit_code == 2
+    assert ended.stderr.count("cifar10-lt: it is not in") == 1
+    assert ended.stderr.endswith(" Nothing was begun.\n")
+    assert not (tmp_path / "results").exists()
+
+
+def test_of_several_data_sets_it_says_how_to_do_without_the_missing_one(no_cifar10, draw):
+    draws = [Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)]
+    with pytest.raises(ValueError, match=r"cifar10-lt: it is not .* --only leaves its cells out"):
+        Images([draw], None).find_all(draws)
 
 
 def test_cells_that_cannot_be_changed_like_that_are_not_known():
@@ -135,6 +171,24 @@ def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
     # What was tried out is not taken for the table.
     status = run("status", "table8", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 24
+
+
+def test_sigterm_keeps_finished_cells_and_the_same_command_goes_on(draw, tmp_path, monkeypatch):
+    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL, "--at-once", 1]
+    given += ["--set", "representation.batch_size=512"]
+    two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
+    with monkeypatch.context() as patch:
+        n_steps = 8  # of five an epoch: in the second training
+        steps = at_call(patch, PlainDriver, "advance", n_steps, in_a_finaliser)
+        ended = run(*two, folder=tmp_path)
+    assert ended.exit_code == 130, ended.output
+    assert ended.stderr.splitlines()[-1] == (
+        "stopped. Finished cells are kept; the same command goes on."
+    )
+    assert len(steps) == n_steps
+    ended = run(*two, folder=tmp_path)
+    assert "8 cells: 4 are there, 4 are missing." in ended.output
+    assert "4 cells were run; 0 are missing." in ended.output
 
 
 def test_the_page_is_written_from_the_cells(tmp_path):

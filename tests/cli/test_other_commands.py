@@ -1,7 +1,6 @@
 """quickstart, doctor, help and versions."""
 
 import re
-import time
 
 import pytest
 
@@ -16,10 +15,8 @@ COMMANDS = [
 
 
 def test_quickstart_shows_the_tables_beside_the_paper(protail, tmp_path):
-    begin = time.perf_counter()
     ended = protail("quickstart", "--json")
     assert ended.code == 0, ended.err
-    assert time.perf_counter() - begin < 60
     tables = {
         name: {row["row"]: row for row in rows} for name, rows in ended.json["tables"].items()
     }

@@ -13,8 +13,8 @@ import pytest
 from protail import PrototypeClassifier
 from reference.killed import in_small_process
 from reference.killed_writers import fill_the_disk_of_predictions, kill_predictions
+from reference.patience import PATIENCE, halts_at, wait_for_halt
 from reference.rows import long_tailed_rows
-from reference.stopping import STOPPED
 
 pytestmark = pytest.mark.usefixtures("model")
 
@@ -102,23 +102,16 @@ def long_file(tmp_path):
     return rows
 
 
-def _wait_for_pieces(running, parts, n):
-    deadline = time.monotonic() + 60
-    while len(list(parts.glob("[0-9]*.part"))) < n:
-        assert running.poll() is None, running.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_prediction_goes_on_where_it_was(stop, long_file, process, protail, tmp_path):
     arguments = ("predict", "model", "long.npz", "-o", "out.csv")
-    running = process(*arguments)
+    running = process(*arguments, env=halts_at(tmp_path, "protail.cli._sources.ask", 3))
+    wait_for_halt(running)
     parts = tmp_path / "out.csv.parts"
-    _wait_for_pieces(running, parts, 2)
     running.send_signal(stop)
-    _, err = running.communicate(timeout=30)
-    assert running.returncode in (STOPPED if stop == signal.SIGINT else [-signal.SIGKILL])
+    running.send_signal(signal.SIGCONT)
+    _, err = running.communicate(timeout=PATIENCE)
+    assert running.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL)
     if stop == signal.SIGINT:
         assert err.strip().splitlines()[-1] == "stopped."
     assert not (tmp_path / "out.csv").exists()
@@ -200,17 +193,19 @@ def test_pieces_of_another_array_or_damaged_ones_are_not_taken(
     long_file, process, protail, tmp_path
 ):
     np.savez(tmp_path / "two.npz", A=long_file, B=long_file[::-1])
-    running = process("predict", "model", "two.npz", "--features", "A", "-o", "out.csv")
+    halting = halts_at(tmp_path, "protail.cli._sources.ask", 4)
+    running = process(
+        "predict", "model", "two.npz", "--features", "A", "-o", "out.csv", env=halting
+    )
+    wait_for_halt(running)
     parts = tmp_path / "out.csv.parts"
-    _wait_for_pieces(running, parts, 3)
-    running.send_signal(signal.SIGSTOP)
     blocked = protail("predict", "model", "two.npz", "--features", "A", "-o", "out.csv")
     assert blocked.code == 3
     assert f"out.csv is being written by process {running.pid}, since" in blocked.last_line
     running.send_signal(signal.SIGTERM)
     running.send_signal(signal.SIGCONT)
-    running.communicate(timeout=30)
-    assert running.returncode in STOPPED
+    running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
     other = protail("predict", "model", "two.npz", "--features", "B", "-o", "out.csv")
     assert other.code == 2
     assert "another model, other files or other settings" in other.last_line
@@ -243,7 +238,7 @@ def test_a_full_disk_keeps_what_is_done(long_file, process, protail, tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     running = process("predict", "model", "long.npz", "-o", "out.csv", preexec_fn=limit)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 3, err
     assert "cannot be written" in err.strip().splitlines()[-1]
     assert not (tmp_path / "out.csv").exists()

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from protail.data.sets import save_draw
 from protail.recipes import load_recipe
 from reference.easy_images import easy_data
 from reference.image_data import write_class_folders
+from reference.patience import halts_at, wait_for_halt
 
 pytest.importorskip("optuna")
 
@@ -217,17 +217,14 @@ def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
     over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
     given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=20", *over]
     code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
-    victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path)
+    halting = halts_at(tmp_path, "protail.training.plain.PlainDriver.advance", 3)
+    victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path, env=halting)
+    wait_for_halt(victim)
     journal = tmp_path / "best.search.journal"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if journal.exists() and b'"worker"' in journal.read_bytes():
-            break
-        time.sleep(0.02)
     victim.send_signal(signal.SIGKILL)
     victim.wait()
     lines = journal.read_bytes().count(b"\n")
-    ended = protail(*over, "--set", "representation.epochs=20", "--json", "--budget", "1s")
+    ended = protail(*over, "--set", "representation.epochs=20", "--json", "--trials", "1")
     assert journal.read_bytes().count(b"\n") > lines
     assert ended.exit_code == 0, ended.stderr
     first, second, *_ = json.loads(ended.stdout)["trials"]

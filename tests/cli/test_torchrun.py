@@ -15,6 +15,7 @@ from protail.cli import app
 from protail.training.fabric import launch_fabric
 from protail.training.runs import Run
 from reference import left_threads
+from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny
 
 pytest.importorskip("lightning")
@@ -48,7 +49,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         alone = CliRunner().invoke(app, [*TRAIN, "--driver", "fabric", "-o", "alone"])
-    out, err = running.communicate(timeout=120)
+    out, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0, err
     assert alone.exit_code == 0, alone.stderr
     (place / "out.json").write_text(out)

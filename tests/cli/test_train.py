@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import signal
 
@@ -18,7 +19,7 @@ from protail.recipes import load_recipe, recipe_hash
 from protail.recipes.running import Job, Progress
 from protail.training.runs import Run
 from reference.image_data import write_class_folders
-from reference.stopping import STOPPED
+from reference.patience import PATIENCE, halts_at, wait_for_halt
 from reference.tiny_data import tiny_data, write_tiny
 
 TRAIN = ["train", "tiny.toml", "--dataset", "draw.zip", "--device", "cpu"]
@@ -70,7 +71,7 @@ def test_it_says_what_it_does_and_learns(source):
     err, out = (source / "err.txt").read_text(), (source / "out.txt").read_text()
     for words in (
         "tiny: Patterns in seconds",
-        "representation: resnet32, linear",
+        "representation: resnet32 from scratch, linear",
         "classifier: prototype",
         "159 images to learn from, 80 to judge on, 10 classes (many 0, medium 3, few 7)",
         "On cpu, driver plain: seed 0, 30 steps, then 7 of the classifier",
@@ -194,13 +195,11 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
 
 
 @pytest.fixture
-def halted(process):
+def halted(process, folder):
     """Start a training and halt it in its last epoch, with a checkpoint of an earlier one."""
-    running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0)
-    for line in running.stderr:
-        if "epoch 2/3" in line:
-            break
-    running.send_signal(signal.SIGSTOP)
+    environment = halts_at(folder, "protail.training.plain.PlainDriver.advance", 25)
+    running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0, env=environment)
+    wait_for_halt(running)  # at step 25 of 30
     yield running
     running.kill()
     running.communicate()
@@ -222,7 +221,7 @@ def test_killed_and_resumed_is_the_run_that_was_not_killed(
 
     before = checkpoint.read_bytes()
     running = process(*TRAIN, "-o", "run", "--resume", preexec_fn=full_disk)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 3, err
     assert err.strip().splitlines()[-1].startswith("protail train: run/checkpoint.safetensors")
     assert "Traceback" not in err
@@ -248,8 +247,8 @@ def full_disk():
 def test_ctrl_c_tells_how_to_go_on(halted):
     halted.send_signal(signal.SIGINT)
     halted.send_signal(signal.SIGCONT)
-    _, err = halted.communicate(timeout=60)
-    assert halted.returncode in STOPPED
+    _, err = halted.communicate(timeout=PATIENCE)
+    assert halted.returncode == 130
     last = err.strip().splitlines()[-1]
     assert last.startswith("stopped. ")
     assert "--resume" in last
@@ -326,6 +325,7 @@ def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder
     broken.write_bytes(content or broken.read_bytes()[:-200])  # its head is whole then
     augment = ["--set", 'representation.augment=["resized-crop", "flip"]']
     arguments = ["train", "ce", "--dataset", "photos", "--device", "cpu", "-o", "run", *augment]
+    arguments.append("--from-scratch")
     ended = protail(*arguments, "--set", "representation.backbone=resnet32")
     refused(ended, "1 of 7 images to judge on", "photos/test/bee/1.jpg", "protail data prepare")
     assert "new run with --on-bad-image skip" in ended.last_line
@@ -405,6 +405,28 @@ def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, f
     assert lines[0] == "seed 4: epoch 21/40, loss 1.000, all 50.0 few 25.0 %"
     assert lines[1].endswith("epoch 24/40, loss 1.000, all 50.0 few 25.0 %, 2 min 40 s left")
     assert lines[-1].endswith("finishing")
+
+
+@pytest.mark.parametrize("recipe", ["wd", "dro-lt"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_bar_leaves_room_for_the_time_left(width, recipe, monkeypatch, folder):
+    clock = iter(range(0, 10_000, 50))
+    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
+    job = Job(load_recipe(recipe), tiny_data(), 4, folder)
+    scores = {"all": 0.5, "many": 0.6, "medium": 0.4, "few": 0.25}
+    with _train_progress.training_progress(Voice(False), [job]) as watch:
+        for epoch in (100, 110, 120):
+            watch(Progress(job, epoch, 1.0, scores))
+    drawn = re.split(r"[\r\n]|\x1b\[\??\d*[A-Za-z]", screen.getvalue())
+    [line] = {line.rstrip() for line in drawn if "epoch 120/" in line}
+    assert line.startswith("seed 4 ━")
+    assert line.endswith(" left")
+    assert len(line) <= width
+    assert ("few 25.0 %" in line) == (width == 120)
 
 
 def test_of_several_phases_it_says_which(monkeypatch, capsys, folder):

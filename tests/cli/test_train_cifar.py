@@ -1,16 +1,12 @@
 """The full method on real photographs, few enough for a CPU."""
 
-import os
-
 import numpy as np
 import pytest
 
-from protail.data.sets import DataSet, load_dataset, save_draw
+from protail.data.sets import DataSet, save_draw
+from reference.real_data import real_cifar
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs CIFAR-10 (PROTAIL_DATA)"),
-]
+pytestmark = pytest.mark.slow
 
 
 def some_of(data, n_classes, share):
@@ -31,7 +27,7 @@ def some_of(data, n_classes, share):
 
 
 def test_the_full_method_learns_real_photographs(protail, tmp_path):
-    data = some_of(load_dataset("cifar10-lt", imbalance=20), n_classes=3, share=0.06)
+    data = some_of(real_cifar("cifar10-lt"), n_classes=3, share=0.1)
     save_draw(data, tmp_path / "some.zip")
     changes = {
         "representation.backbone": "resnet32",
@@ -48,5 +44,5 @@ def test_the_full_method_learns_real_photographs(protail, tmp_path):
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
     judged = run["evaluation"]["classifier"]["plain"]
-    assert len(data.test) == 180
+    assert len(data.test) == 300
     assert judged["balanced_accuracy"] > 0.45  # chance is 1/3, its deviation here 0.03

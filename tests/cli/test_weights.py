@@ -12,6 +12,7 @@ from protail.backbones import load_weights, make_backbone
 from protail.backbones.shards import INDEX
 from protail.cli import app
 from protail.training.runs import Run
+from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny
 
 TRAIN = ["train", "tiny.toml", "--dataset", "draw.zip", "--device", "cpu"]
@@ -165,7 +166,7 @@ def full_disk():
 def test_a_full_disk_leaves_nothing(process, folder):
     before = sorted(folder.rglob("*"))
     running = process("weights", "run", "-o", "out", preexec_fn=full_disk)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 3
     assert out == ""
     assert err.startswith("protail weights: out cannot be written: ")

@@ -11,6 +11,7 @@ import torchvision.datasets
 
 from protail.data.sets import DataSetError, cifar, load_dataset
 from reference.image_data import write_cifar
+from reference.real_data import cifar_root, real_cifar
 
 NAMES = ["cifar10-lt", "cifar100-lt"]
 
@@ -49,9 +50,8 @@ def test_the_images_are_torchvisions(name, root):
     check_against_torchvision(name, root)
 
 
-@pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs CIFAR (PROTAIL_DATA)")
 def test_the_real_images_are_torchvisions(name):
-    check_against_torchvision(name, os.environ["PROTAIL_DATA"])
+    check_against_torchvision(name, cifar_root(name))
 
 
 def test_description_says_how_it_was_drawn(name, root):
@@ -88,9 +88,8 @@ def test_an_unknown_selection_is_told(name, root):
         load_dataset(name, root=root, selection="auther")
 
 
-@pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs CIFAR (PROTAIL_DATA)")
 def test_what_the_real_subsets_of_the_author_share():
-    data = load_dataset("cifar100-lt", imbalance=100, selection="author", download=False)
+    data = real_cifar("cifar100-lt", selection="author")
     shared = np.isin(data.train.origin, data.classifier_train.origin)
     few = np.isin(data.train.labels, data.train.profile.groups()["few"])
     assert (shared.sum(), len(shared)) == (5_580, 10_847)

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from protail.data.sets import DataSetError, load_dataset, read_annotations, read_list
 from reference.image_data import write_class_folders, write_picture
+from reference.real_data import shared
 
 PREFIX = {"imagenet-lt": "ImageNet_LT", "places-lt": "Places_LT"}
 
@@ -226,15 +226,20 @@ def test_json_cut_short(species):
     assert "cut short" in message(load_dataset, "inaturalist18", root=species[0])
 
 
-@pytest.mark.skipif("PROTAIL_SHARED" not in os.environ, reason="needs lists (PROTAIL_SHARED)")
-def test_real_lists():
-    splits = Path(os.environ["PROTAIL_SHARED"]) / "data/splits"
+@pytest.mark.parametrize(
+    ("name", "n_images", "n_classes"),
+    [("ImageNet_LT_val.txt", 20_000, 1000), ("iNaturalist18_val.txt", 3 * 8142, 8142)],
+)
+def test_a_real_list(name, n_images, n_classes):
+    assert len(read_list(shared(f"data/splits/{name}"), n_classes)[0]) == n_images
+
+
+def test_real_lists_of_places():
+    splits = shared("data/splits/Places_LT_train.txt").parent
     places = load_dataset("places-lt", root=splits, lists=splits, check_files=False)
     assert [len(part) for part in places.parts.values()] == [62_500, 7_300, 36_500]
     assert (places.train.profile.n_classes, places.train.profile.imbalance) == (365, 996)
     assert places.train.classes[0] == "airfield"
-    assert len(read_list(splits / "ImageNet_LT_val.txt", 1000)[0]) == 20_000
-    assert len(read_list(splits / "iNaturalist18_val.txt", 8142)[0]) == 3 * 8142
 
 
 def test_folders_of_train_val_and_test(tmp_path):

@@ -1,17 +1,16 @@
 """How many images of each class, and which: exact counts, the legacy shuffle, nested draws."""
 
-import os
 import re
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protail.data.sets import load_dataset, long_tailed_counts, long_tailed_index
+from protail.data.sets import long_tailed_counts, long_tailed_index
 from protail.profile import ClassProfile
+from reference.real_data import real_cifar, shared
 
 
 @pytest.mark.parametrize(
@@ -136,17 +135,22 @@ def test_too_few_images_and_unknown_selection():
         long_tailed_index([0, 1], [1, 1], "shufled")
 
 
-@pytest.mark.skipif(
-    not {"PROTAIL_DATA", "PROTAIL_SHARED"} <= set(os.environ),
-    reason="needs CIFAR (PROTAIL_DATA) and a published draw of it (PROTAIL_SHARED)",
-)
+def test_the_real_draw_is_the_published_one():
+    draw = real_cifar("cifar100-lt")
+    with np.load(shared("data/features/cifar100-lt-100_resnet34.npz")) as known:
+        assert (draw.train.origin == known["train_index"]).all()
+        assert (draw.train.labels == known["y_train"]).all()
+
+
 def test_the_real_draws():
-    draws = {ratio: load_dataset("cifar100-lt", imbalance=ratio) for ratio in (100, 50, 10)}
-    file = Path(os.environ["PROTAIL_SHARED"]) / "data/features/cifar100-lt-100_resnet34.npz"
-    with np.load(file) as known:
-        assert (draws[100].train.origin == known["train_index"]).all()
-        assert (draws[100].train.labels == known["y_train"]).all()
+    draws = {ratio: real_cifar("cifar100-lt", ratio) for ratio in (100, 50, 10)}
     assert [len(draws[ratio].train) for ratio in (100, 50, 10)] == [10_847, 12_608, 19_573]
     members = {ratio: set(draw.train.origin.tolist()) for ratio, draw in draws.items()}
     assert members[100] < members[50] < members[10]
-    assert len(load_dataset("cifar10-lt").train) == 12_406
+
+
+def test_the_real_draw_of_ten_classes():
+    draw = real_cifar("cifar10-lt")
+    assert draw.train.profile.counts.tolist() == long_tailed_counts(5000, 10, 100).tolist()
+    assert len(draw.train) == 12_406
+    assert draw.test.profile.counts.tolist() == [1000] * 10

@@ -22,6 +22,7 @@ from protail.data.sets import (
     save_draw,
 )
 from reference.image_data import resident, write_cifar
+from reference.real_data import real_cifar
 
 
 def same(first, second):
@@ -235,13 +236,12 @@ def test_arrays_of_objects_are_not_unpickled(draw, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs CIFAR (PROTAIL_DATA)")
 def test_the_real_draw_is_small_and_nests(tmp_path):
     file = tmp_path / "cifar100.protail-draw.zip"
-    stored = load_dataset("cifar100-lt", imbalance=10)
+    stored = real_cifar("cifar100-lt", 10)
     save_draw(stored, file)
     assert file.stat().st_size < 50 * 2**20
     same(load_dataset(file), stored)
     for imbalance in (50, 100):
-        original = load_dataset("cifar100-lt", imbalance=imbalance)
+        original = real_cifar("cifar100-lt", imbalance)
         same(load_dataset(file, imbalance=imbalance), original)

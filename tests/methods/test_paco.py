@@ -20,6 +20,7 @@ from protail.methods.registry import METHODS
 from reference import paco_together
 from reference.augment import Kernels
 from reference.paco_by_loop import PaCoByLoop, arrays, embeddings, linear, paco_loss, scores
+from reference.patience import PATIENCE
 from reference.small_methods import (
     COUNTS,
     OTHER_LOSSES,
@@ -392,7 +393,7 @@ def test_processes_that_train_together_share_one_queue(tmp_path):
         for rank, result in enumerate(results)
     ]
     for each in running:
-        _, err = each.communicate(timeout=60)
+        _, err = each.communicate(timeout=PATIENCE)
         assert each.returncode == 0, err
     found = [torch.load(result, weights_only=True) for result in results]
     keys, labels = found[0]["start"]

@@ -1,6 +1,5 @@
 """A draw judged on images that a wider one has: which they are, and what is refused."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +20,7 @@ from protail.data.sets.long_tail import draw_description
 from protail.recipes._aside_data import aside_counts
 from protail.recipes.search import aside_data
 from reference.image_data import write_cifar
-
-needs_cifar = pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="needs PROTAIL_DATA")
+from reference.real_data import real_cifar
 
 
 def contents(images):
@@ -146,9 +144,8 @@ def test_wrong_use_is_told(root):
         aside_data(wide, moved)
 
 
-@needs_cifar
 def test_of_the_real_one_45_of_every_class_are_judged_on():
-    wide, narrow = draws("cifar100-lt", wide=10, narrow=100)
+    wide, narrow = (real_cifar("cifar100-lt", ratio) for ratio in (10, 100))
     parts = aside_data(wide, narrow)
     judged, learned = parts.test.profile.counts, parts.train.profile.counts
     # One of them is, pixel by pixel, a test image.
@@ -164,8 +161,7 @@ def test_of_the_real_one_45_of_every_class_are_judged_on():
 
 
 @pytest.mark.slow
-@needs_cifar
 def test_an_exported_draw_of_the_real_one_gives_the_same(tmp_path):
-    wide, narrow = draws("cifar100-lt", wide=10, narrow=100)
+    wide, narrow = (real_cifar("cifar100-lt", ratio) for ratio in (10, 100))
     save_draw(wide, tmp_path / "wide.zip")
     same(aside_data(*draws(tmp_path / "wide.zip", wide=10, narrow=100)), aside_data(wide, narrow))

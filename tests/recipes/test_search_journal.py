@@ -12,6 +12,7 @@ from protail._files import OutputError
 from protail.recipes import load_recipe
 from protail.recipes._search_journal import Journal
 from protail.recipes._search_keys import SearchedKey, read_searched_keys
+from reference.patience import PATIENCE, patiently
 
 pytest.importorskip("optuna")
 
@@ -161,7 +162,7 @@ def test_a_trial_that_kills_its_workers_is_given_up(path):
 
 def test_workers_share_the_trials(path):
     workers = [start_worker(path, 16, 0.02) for _ in range(2)]
-    shares = [process.communicate(timeout=60)[0].count("began") for process in workers]
+    shares = [process.communicate(timeout=PATIENCE)[0].count("began") for process in workers]
     assert [process.returncode for process in workers] == [0, 0]
     assert sum(shares) == 16
     with open_journal(path) as journal:
@@ -173,7 +174,7 @@ def test_workers_share_the_trials(path):
 
 @pytest.mark.skipif(os.name == "nt", reason="needs kill -9")
 def test_the_trial_of_a_killed_worker_is_tried_by_another(path):
-    victim = start_worker(path, 8, 60)
+    victim = start_worker(path, 8, PATIENCE)
     wait_for(victim, "began 0")
     with open_journal(path) as journal:
         mine = journal.next_trial(8)  # the other one is alive: this is another trial
@@ -198,11 +199,10 @@ def test_killed_at_any_moment_the_journal_can_be_gone_on_with(path):
     with open_journal(path):
         pass
     for moment in range(12):
-        size, deadline = path.stat().st_size, time.monotonic() + 30
+        size = path.stat().st_size
         worker = multiprocessing.get_context("fork").Process(target=work_for_ever)
         worker.start()
-        while path.stat().st_size < size + 3000 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        patiently(lambda: path.stat().st_size >= size + 3000)  # noqa: B023
         time.sleep(0.0017 * moment)
         worker.kill()
         worker.join()

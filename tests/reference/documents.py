@@ -35,7 +35,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 _FENCE = re.compile(r"^```(\S*)\s*$")
-_TIMES = re.compile(r'\b\d+(\.\d+)? (h|min|s|ms)\b|(?<="seconds": )[\d.]+')
+_TIMES = re.compile(r'\b\d+(\.\d+)? (h|min|s|ms)\b( \d+ (min|s)\b)?|(?<="seconds": )[\d.]+')
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _RULE = re.compile(r"[-─━]{2,}")
 _VERSIONS = re.compile(r"output below is that of ([^.]*(?:\.\d[^.]*)*)\.", re.IGNORECASE)

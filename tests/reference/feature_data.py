@@ -1,12 +1,9 @@
 """Features of a backbone that nobody has: long-tailed clusters, with a stream and mirror images."""
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from protail.data.sets import FeatureData, FeatureSet
+from reference.real_data import shared
 
 COUNTS = (120, 60, 25, 12, 4)
 WIDTH = 8
@@ -60,8 +57,4 @@ def same(data, other):
 
 def real_features(backbone):
     """Find real features of CIFAR-100-LT, or skip the test."""
-    name = f"data/features/cifar100-lt-100_{backbone}.npz"
-    path = Path(os.environ.get("PROTAIL_SHARED", ""), name)
-    if "PROTAIL_SHARED" not in os.environ or not path.is_file():
-        pytest.skip(f"needs {name} (PROTAIL_SHARED)")
-    return path
+    return shared(f"data/features/cifar100-lt-100_{backbone}.npz")

@@ -20,6 +20,7 @@ from protail.training.checkpoint import (
     save_checkpoint,
     training_state,
 )
+from reference.patience import PATIENCE
 
 DTYPES = [
     torch.float64,
@@ -239,7 +240,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(saved):
     here, there = fork.Pipe()
     child = fork.Process(target=fill_the_disk, args=(there,))
     child.start()
-    child.join(60)
+    child.join(PATIENCE)
     assert here.poll(), "no error came"
     kind, words = here.recv()
     assert kind is OutputError

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, cast
 
 from torch import nn
 
-from protail._messages import OWN_PART, not_installed, unknown_name
+from protail._messages import OWN_PART, nearest_names, not_installed, unknown_name
 from protail.backbones._errors import WeightsError
 from protail.data.augment import InputSpec
 
@@ -130,8 +129,7 @@ def _check_known(timm: Any, name: str, timm_name: str, own_names: Sequence[str])
         if tag and tag not in tags:
             raise ValueError(unknown_name("tag", tag, tags) + f" It came in name={name!r}.")
         return
-    known = list(dict.fromkeys([*own_names, *timm.list_models()]))
-    near = get_close_matches(architecture.lower(), known, n=5, cutoff=0.5)
+    near = nearest_names(architecture, [*own_names, *timm.list_models()], n=5, cutoff=0.5)
     nearest = f"the nearest names are {', '.join(map(repr, near))}. " if near else ""
     raise ValueError(
         f"name={name!r} is unknown; {nearest}backbone_names() and timm.list_models() give all. "

@@ -112,3 +112,7 @@ def main() -> None:
     except KeyboardInterrupt:  # between the commands' own guards
         print("stopped.", file=sys.stderr)
         sys.exit(130)
+    finally:
+        # CPython remembers Ctrl-C that came while code given as text was run, as libraries do while
+        # they are imported, and would end by the signal in place of the exit code. This forgets it.
+        exec("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,25 @@ class Images:
                 data = hold_out(data, draw.held_out, draw.held_out_seed)
             self._found[draw] = data
         return self._found[draw]
+
+    def find_all(self, draws: Iterable[Draw]) -> None:
+        """Find the images of several draws; the first that is not there ends it.
+
+        Parameters
+        ----------
+        draws : iterable of Draw
+            What is to be trained on.
+        """
+        from protail.data.sets import DataSetError
+
+        wanted = dict.fromkeys(draws)
+        for draw in wanted:
+            try:
+                self(draw)
+            except DataSetError as error:
+                others = {each.dataset for each in wanted} - {draw.dataset}
+                advice = "" if not others else " --only leaves its cells out."
+                raise DataSetError(f"{error} Nothing was begun.{advice}") from error
 
     def _drawn(self, draw: Draw) -> DataSet:
         from protail.data.sets import OtherDrawError, load_dataset, require_images

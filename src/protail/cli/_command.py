@@ -7,9 +7,7 @@ import functools
 import inspect
 import json
 import os
-import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from protail._stopping import stoppable
 from protail.cli._completion import devices
 from protail.cli._plugins import hint_at_plugins, load_plugins
 
@@ -136,11 +135,8 @@ def command(function: Command) -> Command:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
-        if threading.current_thread() is threading.main_thread():
-            # What batch systems send before they kill: leave things as tidy as after Ctrl-C.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            with warnings.catch_warnings():
+            with stoppable(), warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 load_plugins()
                 function(**arguments)

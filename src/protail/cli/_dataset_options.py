@@ -37,7 +37,7 @@ Dataset = Annotated[
     typer.Option(
         "--dataset",
         metavar="NAME",
-        help="A data set, a draw, a folder or a file of features.",
+        help="Set, draw, folder or feature file.",
         show_default=False,
         autocompletion=completion.data_sets,
     ),

@@ -53,8 +53,10 @@ class Model:
         """Load a model folder."""
         from protail import PrototypeClassifier
         from protail._files import read_folder
+        from protail.cli._folders import check_model_folder
 
         def read(place: Path) -> tuple[PrototypeClassifier, dict[str, Any]]:
+            check_model_folder(place)
             classifier = PrototypeClassifier.load(place, device=device)
             return classifier, json.loads((place / "model.json").read_text(encoding="utf-8"))
 

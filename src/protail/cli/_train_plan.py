@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protail._messages import counted, unknown_name
+from protail.backbones.cost import gflops
 from protail.cli._devices import find_device
+from protail.cli._train_start import check_photos_suffice, expectation, start_words
 from protail.data.augment._augment import NAMES
 from protail.data.augment._loader import LOADER_NAMES
 from protail.data.sets import DataSet, FeatureData
@@ -52,6 +54,10 @@ class Plan:
         How they run.
     steps, classifier_steps : int
         Of each job, in its two stages.
+    image_size : tuple of int or None
+        Height and width of an image as the network gets it; None on features.
+    gflops : float or None
+        What such an image costs, where images are in files: they may be large.
     """
 
     jobs: list[Job]
@@ -59,6 +65,8 @@ class Plan:
     options: Options
     steps: int
     classifier_steps: int
+    image_size: tuple[int, int] | None = None
+    gflops: float | None = None
 
     @property
     def has_images(self) -> bool:
@@ -122,6 +130,7 @@ def make_plan(
     options: Mapping[str, Any],
     *,
     changed: bool = False,
+    from_scratch: bool = False,
 ) -> Plan:
     """Put jobs together and find out, before anything is written, whether they can run.
 
@@ -139,6 +148,8 @@ def make_plan(
         Arguments of `choose_options`.
     changed : bool
         Whether the recipe is not what its name says; its hash is then part of a run's name.
+    from_scratch : bool
+        Whether to train from scratch on however few photos.
 
     Returns
     -------
@@ -157,16 +168,19 @@ def make_plan(
         _check_no_run(output, seeds)
         folders = [output / f"seed{seed}" for seed in seeds]
     jobs = [Job(recipe, data, *each) for each in zip(seeds, folders, strict=True)]
-    n_steps = 0
+    n_steps, cost = 0, {}
     if isinstance(data, FeatureData):
         chosen = choose_options(data, 0, **options)
     else:
-        phases = jobs[0].phases
         chosen = choose_options(data, recipe.n_epochs, **options)
-        n_steps = sum(_representation_steps(stage, each, data) for stage, each in phases.items())
+        if not (from_scratch or (chosen.resume and any(is_run(job.folder) for job in jobs))):
+            check_photos_suffice(jobs[0].phases, data)
+        trainings = [_dry_training(stage, each, data) for stage, each in jobs[0].phases.items()]
+        n_steps = sum(training.n_steps for training in trainings)
+        cost = _cost(trainings[-1], data)
     steps = 0 if recipe.classifier is None else _classifier_steps(recipe.classifier, data)
     waiting = [job for job in jobs if not is_done(job, chosen)]
-    return Plan(jobs, waiting, chosen, n_steps, steps)
+    return Plan(jobs, waiting, chosen, n_steps, steps, **cost)
 
 
 def _run_name(recipe: Recipe, data: DataSet | FeatureData, *, changed: bool) -> str:
@@ -190,11 +204,20 @@ def _check_no_run(output: Path, seeds: Sequence[int]) -> None:
         )
 
 
-def _representation_steps(stage: str, settings: RepresentationSettings, data: DataSet) -> int:
+def _dry_training(
+    stage: str, settings: RepresentationSettings, data: DataSet
+) -> RepresentationTraining:
+    """Build a training on the CPU: a name that nobody knows is found before a run exists."""
     _check_augment(f"{stage}.augment", settings.augment, data)
     _check_augment(f"{stage}.second_view", settings.second_view, data)
-    # Built on the CPU and thrown away: a name that nobody knows is found before a run exists.
-    return RepresentationTraining(settings, data, seed=0, device=torch.device("cpu")).n_steps
+    return RepresentationTraining(settings, data, seed=0, device=torch.device("cpu"))
+
+
+def _cost(training: RepresentationTraining, data: DataSet) -> dict[str, Any]:
+    size = training.image_size
+    if data.train.is_resident:
+        return {"image_size": size}
+    return {"image_size": size, "gflops": gflops(training.method.backbone, size)}
 
 
 def _classifier_steps(settings: ClassifierSettings, data: DataSet | FeatureData) -> int:
@@ -228,20 +251,27 @@ def say_plan(voice: Voice, plan: Plan) -> None:
     """Say what will be done: recipe, data, device, steps."""
     recipe, data = plan.jobs[0].recipe, plan.jobs[0].data
     voice.say(f"{recipe.name}: {recipe.title}")
-    for stage, settings in recipe.phases.items():
-        voice.say(f"  {stage}: {_representation_words(settings)}")
+    starts = start_words(recipe.phases)
+    for (stage, settings), start in zip(recipe.phases.items(), starts, strict=True):
+        voice.say(f"  {stage}: {_representation_words(settings, start)}")
     if isinstance(data, FeatureData):
         voice.say(f"  representation: {_given_words(data)}")
     if recipe.classifier is not None:
         voice.say(f"  classifier: {_classifier_words(recipe.classifier)}")
     voice.say(_data_words(data))
+    if plan.image_size is not None and plan.gflops is not None:
+        height, width = plan.image_size
+        voice.say(f"Photos become {width} x {height} pixels, {plan.gflops:.3g} GFLOPs each.")
+    if isinstance(data, DataSet) and (words := expectation(recipe.phases, data)):
+        voice.say(words)
     voice.say(_device_words(plan))
 
 
-def _representation_words(settings: RepresentationSettings) -> str:
+def _representation_words(settings: RepresentationSettings, start: str) -> str:
     method = "" if settings.method == "standard" else f"{_part('method', settings)}: "
     return (
-        f"{method}{settings.backbone}, {_part('head', settings)} head, {_part('loss', settings)}; "
+        f"{method}{settings.backbone}{start}, {_part('head', settings)} head, "
+        f"{_part('loss', settings)}; "
         f"{counted(settings.epochs, 'epoch')}, batch {settings.batch_size}, rate {settings.lr:g}, "
         f"weight decay {settings.weight_decay:g}"
     )

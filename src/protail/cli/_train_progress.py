@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Watcher = Callable[["Progress"], None]
 
 _LINES = 10
+# What is beside the words of a bar: "seed 4", the least that shows a bar, and spaces.
+_BESIDE = 16
 
 
 @contextmanager
@@ -51,15 +53,15 @@ def _bars(jobs: Sequence[Job]) -> Iterator[Watcher]:
         BarColumn(),
         TextColumn("{task.fields[words]}", markup=False),
     )
-    clock = _Clock()
-    with Bars(*columns, console=console(stderr=True), transient=True) as bars:
+    clock, screen = _Clock(), console(stderr=True)
+    with Bars(*columns, console=screen, transient=True) as bars:
         tasks = {
             job.seed: bars.add_task("", total=job.recipe.n_epochs, seed=job.seed, words="starting")
             for job in jobs
         }
 
         def watch(progress: Progress) -> None:
-            words = _words(progress, clock.left(progress))
+            words = _words(progress, clock.left(progress), screen.width - _BESIDE)
             bars.update(tasks[progress.job.seed], completed=progress.epoch, words=words)
 
         yield watch
@@ -100,17 +102,23 @@ class _Clock:
         return (_epochs(progress) - progress.epoch) * pace
 
 
-def _words(progress: Progress, left: float | None) -> str:
-    phase = f" ({progress.phase})" if len(progress.job.phases) > 1 else ""
-    parts = [f"epoch {progress.epoch}/{_epochs(progress)}{phase}", f"loss {progress.loss:.3f}"]
+def _words(progress: Progress, left: float | None, width: int | None = None) -> str:
+    """Say how far a training is; what does not fit is left out, but never the time left."""
+    parts = {"epoch": f"epoch {progress.epoch}/{_epochs(progress)}"}
+    if len(progress.job.phases) > 1:
+        parts["phase"] = f" ({progress.phase})"
+    parts["loss"] = f", loss {progress.loss:.3f}"
     if progress.scores:
         shares = (f"{name} {100 * share:.1f}" for name, share in progress.scores.items())
-        parts.append(" ".join(shares) + " %")
+        parts["scores"] = f", {' '.join(shares)} %"
     if progress.epoch == _epochs(progress):
-        parts.append("finishing")
+        parts["left"] = ", finishing"
     elif left is not None:
-        parts.append(f"{in_words(left)} left")
-    return ", ".join(parts)
+        parts["left"] = f", {in_words(left)} left"
+    for part in ("scores", "phase", "loss"):
+        if width is not None and sum(map(len, parts.values())) > width:
+            parts.pop(part, None)
+    return "".join(parts.values())
 
 
 def _epochs(progress: Progress) -> int:

@@ -113,13 +113,14 @@ def bench(
     elif first == "status":
         _status(voice, cells, others, backbone, only)
     else:
-        wanted = _only(_wanted(what, backbone, changes), only)
+        wanted = _wanted(what, backbone, only, changes)
         options = _options(device, compiled)
         images = Images(draw or [], data_root, lists)
         seconds = None if budget is None else _seconds(budget)
         wanted = mark_miniatures(wanted, images, voice.say)
         # Workers that read files fill the cores for one training already.
-        missing = (cell for cell in wanted if cell not in cells)
+        missing = [cell for cell in wanted if cell not in cells]
+        images.find_all(cell.draw for cell in missing)
         in_files = any(cell.draw.dataset in LARGE_SETS for cell in missing)
         how = {
             "budget": seconds,
@@ -131,13 +132,20 @@ def bench(
 
 
 def _wanted(
-    names: list[str], backbones: list[str] | None, changes: list[str] | None = None
+    names: list[str],
+    backbones: list[str] | None,
+    only: list[str] | None = None,
+    changes: list[str] | None = None,
 ) -> list[Cell]:
     from dataclasses import replace
 
+    from protail.bench.groups import only_named
     from protail.bench.tables import BACKBONE_NAMES, wanted_cells
 
     cells = wanted_cells(_tables(names), backbones or BACKBONE_NAMES)
+    if only:
+        # By the names that status lists, before anything is changed: the others may not take it.
+        cells = only_named(cells, only)
     overrides = read_changes(changes or [])
     if not overrides:
         return cells
@@ -149,18 +157,12 @@ def _wanted(
     return changed
 
 
-def _only(wanted: list[Cell], patterns: list[str] | None) -> list[Cell]:
-    from protail.bench.groups import only_named
-
-    return only_named(wanted, patterns) if patterns else wanted
-
-
 def _known(changes: list[str] | None) -> list[Cell]:
     """List the cells of every table, but for those that cannot be changed like that."""
     from protail.recipes import RecipeError
 
     known = []
-    for cell in _wanted(_every_table(), None, changes):
+    for cell in _wanted(_every_table(), None, changes=changes):
         try:
             _ = cell.recipe
         except RecipeError:
@@ -238,7 +240,7 @@ def _status(
 
     apart = [] if names or only else list(LARGE)
     names = names or _every_table()
-    wanted = _only(_wanted(names, backbones), only)
+    wanted = _wanted(names, backbones, only)
     groups = missing_groups(wanted, cells)
     if not only:
         voice.show(_status_table(cells, [*_tables(names), *apart], backbones))

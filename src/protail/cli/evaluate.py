@@ -21,6 +21,7 @@ from protail.cli._feature_options import (
     LabelsFiles,
     LabelsKey,
 )
+from protail.cli._folders import check_model_folder
 
 if TYPE_CHECKING:
     from protail import Evaluation
@@ -92,6 +93,7 @@ def evaluate(
         _refuse(for_model, f"{model} is a run, which is judged on the images of its data set")
         _judge_run(voice, model, dataset, data_root, lists, mirrored, device)
         return
+    check_model_folder(model)
     _refuse(for_run, f"{model} is no run (it has no run.json)")
     if not files:
         raise ValueError("FILES are missing; expected files with features and labels to judge on.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protail._messages import counted
+from protail._stopping import check_stop, in_steps
 from protail.cli._command import Debug, Device, Json, ModelFolder, Overwrite, Voice
 from protail.cli._command import command as _command
 from protail.cli._feature_options import Columns, Exclude, FeatureOptions, FeaturesKey, Keep
@@ -62,7 +63,7 @@ def predict(
     tell_columns(voice, sources)
     n_rows = sum(source.n_rows for source in sources)
     begin = time.perf_counter()
-    with PredictionJob(output, loaded, sources, options, top_k, overwrite) as job:
+    with in_steps(), PredictionJob(output, loaded, sources, options, top_k, overwrite) as job:
         done = job.n_done
         if done:
             rows = counted(n_rows, "row")
@@ -102,6 +103,7 @@ def _predict(
         if start < source.n_rows:
             kept = source.kept_rows(start) if source.kept else repeat(())
             for block in source.blocks(start, rows_at_a_time):
+                check_stop()
                 along = list(islice(kept, len(block)))
                 job.keep(source.path, start, ask(model, block, top_k), along)
                 start += len(block)

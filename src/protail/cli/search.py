@@ -234,11 +234,11 @@ def _table(result: SearchResult) -> Any:
     from rich.table import Table
 
     keys = [key.key for key in result.search.keys]
-    table = Table("trial", *keys, f"{result.search.score}, %", "seconds", "state", box=box.SIMPLE)
+    table = Table("trial", *keys, f"{result.search.score}, %", "time", "state", box=box.SIMPLE)
     ranked = sorted(result.trials, key=lambda trial: (-(trial.score or -1.0), trial.number))
     for trial in ranked[:_SHOWN_TRIALS]:
         values = [_shown(trial.params.get(key, "")) for key in keys]
-        seconds = "" if trial.seconds is None else f"{trial.seconds:.1f}"
+        seconds = "" if trial.seconds is None else f"{trial.seconds:.1f} s"
         table.add_row(str(trial.number), *values, _percent(trial), seconds, trial.state)
     hidden = len(ranked) - _SHOWN_TRIALS
     if hidden > 0:

@@ -68,6 +68,9 @@ Compile = Annotated[
 Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep features here for the next time.")
 ]
+FromScratch = Annotated[
+    bool, typer.Option("--from-scratch", help="Train from scratch on however few photos.")
+]
 CheckpointEvery = Annotated[
     float, typer.Option(metavar="SECONDS", help="Least time between checkpoints.")
 ]
@@ -90,6 +93,7 @@ def train(
     aside_from: AsideFrom = 0.0,
     seed: Seeds = None,
     changes: Set = None,
+    from_scratch: FromScratch = False,
     output: Output = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -144,7 +148,15 @@ def train(
         "checkpoint_seconds": checkpoint_every,
         "cache": cache,
     }
-    plan = make_plan(chosen, data, seed or [0], output, how, changed=chosen != named)
+    plan = make_plan(
+        chosen,
+        data,
+        seed or [0],
+        output,
+        how,
+        changed=chosen != named,
+        from_scratch=from_scratch,
+    )
     say_plan(voice, plan)
     if plan.waiting and on_bad_image != "skip":
         check_test_images(data, "Replace them, or begin a new run with --on-bad-image skip")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from protail._stopping import check_stop
 from protail.data import RowSampler
 from protail.data.augment import Augment
 from protail.data.sets import ImageSet
@@ -152,6 +153,7 @@ class ResidentFeed:
         if self._partners is not None and shares is not None:
             others = torch.from_numpy(self._partners.rows(sampler, epoch)).to(device)
         for batch, begin in enumerate(range(start * batch_size, len(rows), batch_size), start):
+            check_stop()
             part = slice(begin, begin + batch_size)
             share = None if shares is None else shares[batch]
             partners = None if others is None else others[part]
@@ -206,5 +208,6 @@ class ResidentFeed:
         """
         pixels = torch.from_numpy(images.pixels)
         for begin in range(0, len(pixels), CLEAN_BATCH):
+            check_stop()
             part = pixels[begin : begin + CLEAN_BATCH]
             yield self._augment.clean(part.to(self._pixels.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, StackDataset
 
+from protail._stopping import check_stop
 from protail.data import RowSampler
 from protail.data.augment import (
     Augment,
@@ -172,14 +174,23 @@ class LoaderFeed:
         for (part,), _, _ in self._load(reader, _CLEAN_FILES):
             yield part.to(self._device, non_blocking=True)
 
-    def _load(self, reader: _Reader | StackDataset[Any], batch_size: int) -> DataLoader[Any]:
-        return DataLoader(
+    def _load(self, reader: _Reader | StackDataset[Any], batch_size: int) -> Iterator[Any]:
+        loader: DataLoader[Any] = DataLoader(
             reader,
             batch_size,
             num_workers=0 if len(reader) == 1 else self._workers,
             pin_memory=self._device.type == "cuda",
             persistent_workers=False,
+            worker_init_fn=_leave_ctrl_c_to_the_loader,
         )
+        for batch in loader:
+            check_stop()
+            yield batch
+
+
+def _leave_ctrl_c_to_the_loader(worker: int) -> None:
+    """Go on reading until the process that loads has come to the end of its step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Reader(Dataset[tuple[list[Tensor], int, int]]):

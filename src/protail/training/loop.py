@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from protail._stopping import check_stop, in_steps
 from protail.training.denormals import flushed_denormals
 from protail.training.schedules import Schedule, constant
 
@@ -209,11 +210,12 @@ def interleave(trainings: Sequence[Steps[Result]], streams: Streams = ()) -> lis
             f"{len(streams)} streams for {len(trainings)} trainings; expected as many."
         )
     results: dict[int, Result] = {}
-    with flushed_denormals():
+    with flushed_denormals(), in_steps():
         while len(results) < len(trainings):
             for turn, training in enumerate(trainings):
                 if turn in results:
                     continue
+                check_stop()
                 with torch.cuda.stream(streams[turn] if streams else None):
                     try:
                         next(training)

@@ -69,6 +69,8 @@ class RepresentationTraining:
     ----------
     method : Method
         What is trained.
+    image_size : tuple of int
+        Height and width of an image as the backbone gets it.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class RepresentationTraining:
     def _check_images(self, data: DataSet) -> None:
         """Raise before training what a network would raise in the middle of it."""
         height, width = next(self.feed.clean(data.train.subset([0]))).shape[2:]
+        self.image_size = (int(height), int(width))
         alone = self.settings.epochs > 0 and len(self._sampler) % self._batch_size == 1
         if alone and self.settings.second_view:
             raise ValueError(

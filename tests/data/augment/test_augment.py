@@ -1,7 +1,5 @@
 """A whole augment: what it draws, what it may not do inside a CUDA graph, what it refuses."""
 
-import os
-
 import pytest
 import torch
 
@@ -15,6 +13,7 @@ from reference.augment import (
     noise_images,
     smooth_images,
 )
+from reference.real_data import cifar_root
 
 RECIPES = [
     [],
@@ -185,12 +184,11 @@ def test_has_nothing_to_save():
     assert make_augment(["crop", "autoaugment"]).state_dict() == {}
 
 
-@pytest.mark.skipif("PROTAIL_DATA" not in os.environ, reason="PROTAIL_DATA is not set")
 @pytest.mark.parametrize("name", ["autoaugment", "randaugment"])
 def test_real_images_look_like_torchvisions(name):
     v2 = pytest.importorskip("torchvision.transforms.v2")
     datasets = pytest.importorskip("torchvision.datasets")
-    data = datasets.CIFAR100(os.environ["PROTAIL_DATA"], train=False).data[:1500]
+    data = datasets.CIFAR100(cifar_root("cifar100-lt"), train=False).data[:1500]
     images = torch.from_numpy(data).permute(0, 3, 1, 2).contiguous()
     policies = {
         "autoaugment": v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10, fill=128),

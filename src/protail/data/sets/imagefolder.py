@@ -18,7 +18,8 @@ from protail.data.sets._files_on_disk import (
 from protail.data.sets.images import DataSet, ImageSet
 from protail.data.sets.registry import register_dataset
 
-_ENDINGS = (
+# Of files that are images.
+ENDINGS = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
 )
@@ -127,7 +128,7 @@ def _read_class_folders(root: Path, classes: list[str], there: list[str] | None 
     if empty:
         raise DataSetError(
             f"imagefolder: {first_few(empty)} holds no image; expected at least one in every "
-            f"class folder ({', '.join(_ENDINGS)}). Add images, or remove the folder."
+            f"class folder ({', '.join(ENDINGS)}). Add images, or remove the folder."
         )
     return ImageSet(np.array(labels), tuple(classes), files=tuple(files), folder=root)
 
@@ -137,5 +138,5 @@ def _images_below(folder: Path, root: Path) -> list[str]:
         Path(place, file).relative_to(root).as_posix()
         for place, _, names in os.walk(folder)
         for file in names
-        if file.lower().endswith(_ENDINGS) and not file.startswith(".")
+        if file.lower().endswith(ENDINGS) and not file.startswith(".")
     )
