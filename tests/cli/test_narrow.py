@@ -69,7 +69,7 @@ def numbers(text):
 
 @pytest.fixture
 def files(model, write, tmp_path):
-    write("few.npz", long_tailed_rows(counts=(3,), seed=5)[0])
+    write("few.npz", long_tailed_rows(counts=(3,), seed=5)[0] + 9)
     write_npz(tmp_path / "whole.npz", feature_data())
 
 

@@ -68,7 +68,7 @@ def add_class(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Add a class from a few rows; the other prototypes stay.
+    """Add a class from a few rows; the other prototypes stay where that leaves it a place.
 
     Tells which classes are nearest to the new one and, with --check, which rows it takes
     from them. All rows of FILES belong to the class; labels in them are not read.
@@ -123,7 +123,10 @@ def add_class(
     # Scores and picture were those of the model without this class: they do not go along.
     about = " ".join(filter(None, [before.about, remark]))
     after.save(target, overwrite=overwrite or output is None, about=about)
-    voice.say(f"{name!r} added from {came_from}; the other prototypes did not move.")
+    others = after.classifier.classes_ != label
+    moved = not np.array_equal(after.classifier.prototypes_[others], before.classifier.prototypes_)
+    what = "went back to the class means" if moved else "did not move"
+    voice.say(f"{name!r} added from {came_from}; the other prototypes {what}.")
     voice.say(f"Model: {target} (scores and picture were those of the classes before: dropped)")
     voice.finish({**result, "model": str(target)})
 
