@@ -61,11 +61,11 @@ def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:
     (tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]]), tensor([0., 1.]))
     """
-    length_n1 = torch.linalg.vector_norm(vectors_nd, dim=1, keepdim=True)
+    length_n1 = torch.linalg.vector_norm(vectors_nd, dim=-1, keepdim=True)
     # Squares of anything shorter underflow: it has no direction that could be trusted.
     zero_n1 = length_n1 < torch.finfo(vectors_nd.dtype).tiny ** 0.5 * 1024
     inverse_n1 = torch.where(zero_n1, 1, length_n1).reciprocal().masked_fill(zero_n1, 0)
-    return vectors_nd * inverse_n1, zero_n1.squeeze(1).to(vectors_nd.dtype)
+    return vectors_nd * inverse_n1, zero_n1.squeeze(-1).to(vectors_nd.dtype)
 
 
 def take_rows(table: Tensor, index_p: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def own_temperature(temperature: Tensor | None, index_p: Tensor) -> Tensor | Non
     temperature : Tensor or None
         (1, D), (C, 1) or (C, D).
     index_p : Tensor
-        Class of each pair.
+        Class of each pair, in any number of dimensions.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from torch import Tensor
 from protail._messages import unknown_name
 from protail.ops import chunked, fused, reference
 from protail.ops._arguments import check_inputs, check_target, compute_dtype, scheme_of
-from protail.ops.chunked import MEMORY_BUDGET, Blocks
+from protail.ops._memory import Blocks
 
 _REDUCTIONS = ("mean", "none", "sum")
 
@@ -25,7 +25,7 @@ def loss(
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",
-    memory_budget: int = MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> Tensor:
     """Give the cross-entropy of the distance logits, and a gradient bounded as they are.
 
@@ -48,9 +48,10 @@ def loss(
         Added to every row of logits: one number a class.
     reduction : str
         ``"mean"``, ``"sum"`` or ``"none"``.
-    memory_budget : int
-        Bytes to use at most beside inputs and gradients. Inside ``torch.compile`` the compiler
-        plans memory and the budget is not kept.
+    memory_budget : int, optional
+        Bytes to use at most beside inputs and gradients; by default `MEMORY_BUDGET`, and on a GPU
+        half of what is free there. Inside ``torch.compile`` the compiler plans memory and the
+        budget is not kept.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def _form(
     distance: str,
     temperature: Tensor | None,
     reduction: str,
-    memory_budget: int,
+    memory_budget: int | None,
 ) -> Callable[..., Tensor]:
     if torch.compiler.is_compiling():
         return reference.loss  # the compiler fuses it, and can see through nothing else
