@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,31 +44,45 @@ class Inference:
     def __init__(
         self, fitted: PredictingMixin, features: Features, prior: NDArray[np.float64]
     ) -> None:
+        self._fitted = fitted
         self._features = features
         self._dtype = _dtype_for(fitted.prototypes_, features.dtype)
-        seen = fitted.class_counts_ > 0
-        possible = seen & (prior > 0)
-        self._seen = self._places(fitted, fitted.prototypes_, seen)
-        self._possible = self._places(fitted, fitted.prototypes_, possible)
-        self._means = self._places(fitted, fitted.class_means_, seen)
+        self._is_seen = fitted.class_counts_ > 0
+        self._is_possible = self._is_seen & (prior > 0)
         self._scale = fitted.scale_
-        log_prior = np.log(prior[possible])
+        log_prior = np.log(prior[self._is_possible])
         self._highest_log_prior = float(log_prior.max())
         # Zero where it is uniform: no rounding then hides which class is nearer.
         relative = torch.from_numpy(log_prior - self._highest_log_prior)
-        self._log_prior = relative.to(self._possible.vectors)
+        self._log_prior = relative.to(features.device, self._dtype)
         self._nearest_wins = not bool(self._log_prior.any())
 
-    def _places(
-        self, fitted: PredictingMixin, vectors: Array, members: NDArray[np.bool_]
-    ) -> _Places:
+    @cached_property
+    def _possible(self) -> _Places:
+        """The prototypes of the classes that may be predicted."""
+        return self._places(self._fitted.prototypes_, self._is_possible)
+
+    @cached_property
+    def _seen(self) -> _Places:
+        """The prototypes of the classes that have had rows."""
+        if np.array_equal(self._is_seen, self._is_possible):
+            return self._possible
+        return self._places(self._fitted.prototypes_, self._is_seen)
+
+    @cached_property
+    def _means(self) -> _Places:
+        return self._places(self._fitted.class_means_, self._is_seen)
+
+    def _places(self, vectors: Array, members: NDArray[np.bool_]) -> _Places:
         codes = torch.from_numpy(np.flatnonzero(members)).to(self._features.device)
-        temperature = fitted.temperature_
-        if temperature is not None and len(temperature) > 1:
-            temperature = temperature[members]
-        placed = torch.from_numpy(vectors[members]).to(codes.device, self._dtype)
+        temperature = self._fitted.temperature_
+        if not members.all():
+            vectors = vectors[members]
+            if temperature is not None and len(temperature) > 1:
+                temperature = temperature[members]
+        placed = torch.from_numpy(vectors).to(codes.device, self._dtype)
         scale = None if temperature is None else torch.from_numpy(temperature).to(placed)
-        return _Places(placed, scale, fitted.choices_["distance"], codes, len(members))
+        return _Places(placed, scale, self._fitted.choices_["distance"], codes, len(members))
 
     def best(self) -> Array:
         """Give the class code of each row."""
@@ -98,7 +113,7 @@ class Inference:
 
     def novelty(self) -> Array:
         """Give the distance from the nearest class mean."""
-        return self._collect(lambda rows: _held(self._means.nearest_distance(rows)))
+        return self._collect(lambda rows: _held(self._means.gaps(rows).nearest_b))
 
     @torch.no_grad()
     def top_k(self, k: int) -> tuple[Array, Array, Array]:
@@ -119,7 +134,7 @@ class Inference:
         gaps = self._possible.gaps(rows)
         distances = (
             self._possible.spread(_held(gaps.distances()), torch.inf)
-            if len(self._possible.codes) == len(self._seen.codes)
+            if self._seen is self._possible
             else self._distances(rows)
         )
         scores = self._possible.spread(self._scores_of(gaps), -torch.inf)
@@ -158,7 +173,7 @@ class Inference:
         return array
 
     def _blocks(self) -> Iterator[Tensor]:
-        step = max(1, _SCORES_AT_A_TIME // self._seen.n_classes)
+        step = max(1, _SCORES_AT_A_TIME // len(self._is_seen))
         for _, block in self._features.blocks():
             for rows in torch.split(block, step):
                 yield rows.to(self._dtype)
@@ -178,12 +193,9 @@ class _Places:
         return ops.gaps(rows, self.vectors, self.distance, self.temperature)
 
     def nearest(self, rows: Tensor) -> Tensor:
-        options: dict[str, Any] = {"distance": self.distance, "temperature": self.temperature}
-        return self.codes[ops.nearest(rows, self.vectors, **options)]
-
-    def nearest_distance(self, rows: Tensor) -> Tensor:
-        options: dict[str, Any] = {"distance": self.distance, "temperature": self.temperature}
-        return ops.top_k(rows, self.vectors, 1, **options).distances_bk.squeeze(1)
+        return self.codes[
+            ops.nearest(rows, self.vectors, distance=self.distance, temperature=self.temperature)
+        ]
 
     def spread(self, numbers: Tensor, other: float) -> Tensor:
         """Put what was found for these classes into a table of all of them."""
@@ -195,9 +207,10 @@ class _Places:
 
 def _dtype_for(prototypes: Array, given: torch.dtype) -> torch.dtype:
     """Compute in float64 where the rows ask for it, or squares of prototypes could not be told."""
+    if prototypes.dtype != np.float32:
+        return torch.float64
     least, most = _USUAL_SIZES
-    usual = prototypes.dtype == np.float32 and least <= np.abs(prototypes).max() <= most
-    return given if usual else torch.float64
+    return given if least <= max(prototypes.max(), -prototypes.min()) <= most else torch.float64
 
 
 def _held(numbers: Tensor) -> Tensor:

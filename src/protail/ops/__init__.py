@@ -8,10 +8,10 @@ one rule that merges them.
 
 from protail.ops import chunked, fused, reference
 from protail.ops._arguments import DISTANCES, TEMPERATURES
+from protail.ops._gaps import Gaps, gaps
 from protail.ops._memory import MEMORY_BUDGET
 from protail.ops._parts import Parts, TopK
 from protail.ops._rows import add_rows_, unit_rows
-from protail.ops.gaps import Gaps, gaps
 from protail.ops.reference import distances, logits
 from protail.ops.search import nearest, top_k
 from protail.ops.selected import loss

@@ -12,6 +12,7 @@ from torch import Tensor
 MEMORY_BUDGET = 256 * 2**20
 # The part of a GPU's free memory that one computation may take: the rest is for what comes next.
 _PART_OF_FREE = 0.5
+_KINDS = ("reserved", "active")
 
 # Copies alive at a time of a rows x classes block and of its vectors, at most (autograd's too).
 _BLOCK_COPIES = 8
@@ -46,36 +47,18 @@ def memory_budget(device: torch.device, needed: int) -> int:
     """
     if device.type != "cuda" or needed <= MEMORY_BUDGET:
         return MEMORY_BUDGET
-    allowed = int(free_memory(device) * _PART_OF_FREE)
-    return max(MEMORY_BUDGET, 1 << max(allowed.bit_length() - 1, 0))
-
-
-def free_memory(device: torch.device) -> int:
-    """Give the free bytes of a GPU: the device's own, and those torch holds without using them.
-
-    Parameters
-    ----------
-    device : torch.device
-        A CUDA device.
-
-    Returns
-    -------
-    int
-        Bytes.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._memory import free_memory
-    >>> free_memory(torch.device("cuda")) > 0  # doctest: +SKIP
-    True
-    """
     free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_stats_as_nested_dict(device)
-    if not held:  # torch has taken nothing yet
-        return free
-    reserved, used = (held[name]["all"]["current"] for name in ("reserved_bytes", "active_bytes"))
-    return int(free + reserved - used)
+    budget = _part_of(free)
+    if budget < needed:  # what torch holds without using it is free too, but takes longer to ask
+        stats = torch.cuda.memory_stats_as_nested_dict(device)
+        reserved, active = (stats[f"{kind}_bytes"]["all"]["current"] for kind in _KINDS)
+        budget = _part_of(free + reserved - active)
+    return max(MEMORY_BUDGET, budget)
+
+
+def _part_of(free: int) -> int:
+    part = int(free * _PART_OF_FREE)
+    return 1 << (part.bit_length() - 1) if part else 0
 
 
 class Blocks(NamedTuple):
@@ -92,6 +75,7 @@ class Blocks(NamedTuple):
         prototypes_cd: Tensor,
         itemsize: int,
         copies: int = _BLOCK_COPIES,
+        vector_copies: int = _VECTOR_COPIES,
     ) -> Blocks:
         """Choose the largest pieces that a budget allows: many rows first, then many classes.
 
@@ -104,8 +88,9 @@ class Blocks(NamedTuple):
             What will be worked through.
         itemsize : int
             Bytes of a number.
-        copies : int
-            How many rows x classes blocks are needed at a time.
+        copies, vector_copies : int
+            How many rows x classes blocks, and how many sets of their vectors, are needed at a
+            time.
 
         Returns
         -------
@@ -119,8 +104,8 @@ class Blocks(NamedTuple):
         >>> Blocks.within(2**20, torch.empty(64, 32), torch.empty(100_000, 32), 4)
         Blocks(rows=64, classes=354)
         """
-        n_rows, n_classes = len(x_bd), len(prototypes_cd)
-        vector = _VECTOR_COPIES * x_bd.shape[1]
+        (n_rows, n_features), n_classes = x_bd.shape, prototypes_cd.shape[0]
+        vector = vector_copies * n_features
         needed = itemsize * (n_rows * n_classes * copies + (n_rows + n_classes) * vector)
         if budget is None:
             budget = memory_budget(x_bd.device, needed)

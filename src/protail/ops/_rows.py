@@ -6,6 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# Where a GPU adds up rows in one kernel without sorting them, and the table is so small that
+# filling it takes no time.
+_EMBEDDED_ROWS = 3072
+_EMBEDDED_NUMBERS = 2**22
+
 
 def add_rows_(table_cd: Tensor, index_b: Tensor, rows_bd: Tensor, *, alpha: float = 1) -> None:
     """Add each row, times alpha, to the row of the table that it belongs to, in place.
@@ -38,6 +43,50 @@ def add_rows_(table_cd: Tensor, index_b: Tensor, rows_bd: Tensor, *, alpha: floa
         table_cd.index_put_((index_b,), rows_bd if alpha == 1 else rows_bd * alpha, accumulate=True)
     else:
         table_cd.index_add_(0, index_b, rows_bd, alpha=alpha)
+
+
+def sum_rows(index_b: Tensor, rows_bd: Tensor, n_places: int) -> Tensor:
+    """Sum the rows that belong to each place, in a fixed order, as `add_rows_` does.
+
+    To keep the order ``index_put_`` sorts, a dozen kernels that a small step on a GPU waits for.
+    The gradient of an embedding, the same sum, is one kernel where rows are few.
+
+    Parameters
+    ----------
+    index_b : Tensor
+        Place of each row.
+    rows_bd : Tensor
+        What to add up.
+    n_places : int
+        How many places there are.
+
+    Returns
+    -------
+    Tensor
+        One sum a place.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops._rows import sum_rows
+    >>> sum_rows(torch.tensor([1, 1]), torch.tensor([[1.0], [2.0]]), 3)
+    tensor([[0.],
+            [3.],
+            [0.]])
+    """
+    n_rows, width = rows_bd.shape
+    if rows_bd.is_cuda and n_rows <= _EMBEDDED_ROWS and n_places * width <= _EMBEDDED_NUMBERS:
+        return _embedding_gradient(index_b, rows_bd, n_places)
+    table_cd = rows_bd.new_zeros(n_places, width)
+    add_rows_(table_cd, index_b, rows_bd)
+    return table_cd
+
+
+def _embedding_gradient(index_b: Tensor, rows_bd: Tensor, n_places: int) -> Tensor:
+    table_cd: Tensor = torch.ops.aten.embedding_dense_backward(
+        rows_bd, index_b, n_places, -1, False
+    )
+    return table_cd
 
 
 def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:

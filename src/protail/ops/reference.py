@@ -8,10 +8,10 @@ from torch import Tensor
 
 from protail.ops._arguments import check_inputs, compute_dtype
 from protail.ops._exact import Inputs
+from protail.ops._gaps import measured
 from protail.ops._precision import full_precision, whole_products
 from protail.ops._rows import own_temperature, take_rows
 from protail.ops._space import Space
-from protail.ops.gaps import measured
 
 
 def distances(

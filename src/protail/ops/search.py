@@ -25,9 +25,11 @@ from protail.ops._space import Points, Space
 _CACHED_BYTES = 16 * 2**20
 _CACHED_CLASSES = 8192
 _CACHED_ROWS = 64
-# Copies of a block that choosing candidates needs; that a list of all candidate pairs needs.
+# Copies of a block that choosing candidates needs; that a list of all candidate pairs needs; and
+# copies of the vectors (more where they are scaled first).
 _COPIES = 4
 _PAIR_COPIES = 32
+_VECTOR_COPIES = {False: 2, True: 4}
 # Distances that differ by less, as a part of themselves, are compared without a root.
 _NEARLY_EQUAL = 2.0**-36
 
@@ -245,7 +247,8 @@ def _scan(
 ) -> _Part:
     """Look at all rows and classes, in pieces where they are many."""
     x, prototypes, scale = inputs
-    blocks = Blocks.within(budget, x, prototypes, space.dtype.itemsize, _COPIES)
+    vector_copies = _VECTOR_COPIES[space.on_sphere]
+    blocks = Blocks.within(budget, x, prototypes, space.dtype.itemsize, _COPIES, vector_copies)
     if x.device.type == "cpu":
         blocks = _cached(blocks, space.dtype.itemsize)
     whole: _Part | None = None

@@ -70,7 +70,7 @@ def loss(
     if reduction not in _REDUCTIONS:
         raise ValueError(unknown_name("reduction", reduction, _REDUCTIONS))
     temperature = check_inputs(x, prototypes, distance, temperature)
-    target = check_target(target, len(x))
+    target = check_target(target, x.shape[0])
     form = _form(x, prototypes, distance, temperature, reduction, memory_budget)
     return form(
         x,
@@ -96,6 +96,6 @@ def _form(
     dense = scheme_of(temperature) == "dense"
     wide = dense or compute_dtype(x, prototypes, temperature) == torch.float64
     blocks = Blocks.within(memory_budget, x, prototypes, 8 if wide else 4)
-    if blocks.rows < len(x) or blocks.classes < len(prototypes):
+    if blocks.rows < x.shape[0] or blocks.classes < prototypes.shape[0]:
         return partial(chunked.loss, memory_budget=memory_budget)
     return reference.loss if dense or reduction == "none" else fused.loss

@@ -110,7 +110,7 @@ def measured(space: Space, inputs: Inputs) -> Gaps:
     >>> import torch
     >>> from protail.ops._exact import Inputs
     >>> from protail.ops._space import Space
-    >>> from protail.ops.gaps import measured
+    >>> from protail.ops._gaps import measured
     >>> x, prototypes = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     >>> measured(Space(x, prototypes, "euclidean", None), Inputs(x, prototypes, None)).gap_bc
     tensor([[0., 1.]])
