@@ -60,6 +60,25 @@ def test_every_format_says_what_the_classifier_says(kind, new_rows, protail, tmp
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("out")) == [f"out.{kind}"]
 
 
+def test_far_rows_are_written_as_the_classifier_answers_them(protail, tmp_path):
+    rows, labels = long_tailed_rows(counts=(40, 20, 10, 5))
+    model = PrototypeClassifier(normalize=None, max_steps=5, random_state=0).fit(rows, labels)
+    model.save(tmp_path / "plain")
+    far = np.concatenate([rows[:20] * np.float32(scale) for scale in (1e-25, 1, 1e10, 1e20)])
+    np.save(tmp_path / "far.npy", far)
+    ended = protail("predict", "plain", "far.npy", "-o", "far.csv", "--top-k", "2")
+    assert ended.code == 0, ended.err
+    records = read(tmp_path / "far.csv")
+    assert [record["label"] for record in records] == [str(label) for label in model.predict(far)]
+    expected = {
+        "probability": model.predict_proba(far).max(1),
+        "distance": model.distances(far).min(1),
+        "novelty": model.novelty_score(far),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose([float(record[name]) for record in records], values, rtol=1e-5)
+
+
 def test_several_files_follow_each_other(new_rows, write, protail, tmp_path):
     write("more.npz", new_rows[:4])
     assert protail("predict", "model", "new.npz", "more.npz", "-o", "out.csv").code == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from protail.ops import chunked, reference
-from protail.ops.chunked import Blocks
+from protail.ops._memory import Blocks
 from reference.problems import DISTANCES, SCHEMES, assert_close, make_problem, problems
 
 

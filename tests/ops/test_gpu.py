@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protail.ops import chunked, distances, fused, loss, nearest, reference, top_k
+from protail.ops import chunked, distances, fused, gaps, loss, nearest, reference, top_k
 from protail.ops._precision import rounding
 from reference.problems import DISTANCES, SCHEMES, make_problem
 
@@ -54,14 +54,32 @@ def test_all_forms_equal_the_cpu():
                 )
 
 
-def test_the_same_bits_every_time():
-    problem = on_gpu(make_problem(2, (4096, 5, 64), "euclidean", "channel", dtype=torch.float32))
+@pytest.mark.parametrize("n_rows", [512, 4096])
+def test_the_same_bits_every_time(n_rows):
+    """Few rows and many are added up by different kernels."""
+    shape = (n_rows, 5, 64)
+    problem = on_gpu(make_problem(2, shape, "euclidean", "channel", dtype=torch.float32))
     for form, options in forms("channel"):
         first = problem.loss_and_gradients(form, **options)
         for _ in range(5):
             again = problem.loss_and_gradients(form, **options)
             assert torch.equal(first[0], again[0])
             assert all(torch.equal(a, b) for a, b in zip(first[1], again[1], strict=True))
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_rows_of_every_length_equal_the_cpu(distance):
+    cpu = make_problem(5, (40, 30, 16), distance, dtype=torch.float32)
+    for scale in (1e-30, 1.0, 1e10, 1e20, 1e30):
+        x = cpu.x * scale
+        args = x.cuda(), cpu.prototypes.cuda()
+        expected = gaps(x, cpu.prototypes, distance)
+        found = gaps(*args, distance)
+        torch.testing.assert_close(found.gap_bc.cpu(), expected.gap_bc, rtol=1e-3, atol=1e-4)
+        assert torch.equal(
+            nearest(*args, distance=distance).cpu(),
+            nearest(x, cpu.prototypes, distance=distance),
+        )
 
 
 def test_a_training_step_can_be_captured():

@@ -167,7 +167,7 @@ def test_autocast_changes_nothing(distance):
 
 
 def test_no_batch_class_channel_tensor_is_built():
-    x, prototypes = torch.zeros(1000, 100), torch.zeros(1000, 100)
+    x, prototypes = torch.zeros(1000, 100), torch.randn(1000, 100)
     biggest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

@@ -240,6 +240,11 @@ def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
             f"prior has smallest share {shares.min():g} and sum {shares.sum():g}; expected shares "
             "of at least 0 that sum to 1. Divide it by its sum."
         )
+    if not shares[counts > 0].any():
+        raise ValueError(
+            "prior gives every share to classes that have had no rows yet; expected a share above "
+            "0 for a class that can be predicted. Give one, or wait for rows of the others."
+        )
     return shares
 
 

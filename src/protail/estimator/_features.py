@@ -40,7 +40,11 @@ class Placement:
         """Place rows (n, channels)."""
         if self.radius is not None:
             return _scaled_to(self.radius, rows)
-        return rows * self.factor if self.factor != 1 else rows
+        if self.factor == 1:
+            return rows
+        placed: Tensor = rows * self.factor
+        largest = torch.finfo(rows.dtype).max
+        return placed.clamp_(-largest, largest)
 
     def scaled(self, factor: float) -> Placement:
         """Give the placement whose vectors are ``factor`` times as long."""
@@ -53,12 +57,15 @@ def _scaled_to(radius: float, rows: Tensor) -> Tensor:
     """Scale rows to a length; those of zeros stay zero."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     limits = torch.finfo(rows.dtype)
-    if bool(((length > limits.tiny**0.25) & (length < limits.max)).all()):
-        scaled: Tensor = rows * (radius / length)
-        return scaled
-    # Rows so long or short that their squares over- or underflow first get a largest entry of 1.
-    largest = rows.abs().amax(1, keepdim=True)
-    return ops.unit_rows(rows / torch.where(largest > 0, largest, 1))[0].mul_(radius)
+    scaled: Tensor = rows * (radius / length)
+    unusual = ~((length > limits.tiny**0.25) & (length < limits.max)).squeeze(1)
+    if bool(unusual.any()):
+        # Rows so long or short that their squares over- or underflow first get a largest entry of
+        # 1. The others stay as they would be without them.
+        some = rows[unusual]
+        largest = some.abs().amax(1, keepdim=True)
+        scaled[unusual] = ops.unit_rows(some / torch.where(largest > 0, largest, 1))[0] * radius
+    return scaled
 
 
 class Features:

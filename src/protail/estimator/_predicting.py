@@ -62,8 +62,8 @@ class PredictingMixin:
         ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
             For two classes, how much the second one's logit exceeds the first one's.
         """
-        scores = self._inference(X).scores()
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+        inference = self._inference(X)
+        return inference.lead() if len(self.classes_) == 2 else inference.scores()
 
     def predict_proba(self, X: Any) -> Array:
         """Give the probability of each class.

@@ -187,7 +187,7 @@ class PrototypeHead(PrototypeTable):
         adjustment: Tensor | None = None,
         *,
         reduction: str = "mean",
-        memory_budget: int = ops.MEMORY_BUDGET,
+        memory_budget: int | None = None,
     ) -> Tensor:
         """Give the cross-entropy of the logits, faster than from the logits themselves.
 
@@ -201,8 +201,8 @@ class PrototypeHead(PrototypeTable):
             Added to every row of logits: one number a class.
         reduction : str
             ``"mean"``, ``"sum"`` or ``"none"``.
-        memory_budget : int
-            Bytes to use at most beside inputs and gradients.
+        memory_budget : int, optional
+            Bytes to use at most beside inputs and gradients; see `protail.ops.loss`.
 
         Returns
         -------

@@ -1,15 +1,17 @@
 """Distance logits, their loss, and the nearest classes.
 
 ``distances`` and ``logits`` are plain differentiable torch. ``loss`` takes the fastest form that
-fits: fused, reference or chunked. ``nearest`` and ``top_k`` search. ``Parts`` and ``TopK`` are
-what a form that sees only some classes returns, with the one rule that merges them.
+fits: fused, reference or chunked. ``nearest`` and ``top_k`` search; ``gaps`` tells how much farther
+the others are. ``Parts`` and ``TopK`` are what a form that sees only some classes returns, with the
+one rule that merges them.
 """
 
 from protail.ops import chunked, fused, reference
 from protail.ops._arguments import DISTANCES, TEMPERATURES
+from protail.ops._gaps import Gaps, gaps
+from protail.ops._memory import MEMORY_BUDGET
 from protail.ops._parts import Parts, TopK
 from protail.ops._rows import add_rows_, unit_rows
-from protail.ops.chunked import MEMORY_BUDGET
 from protail.ops.reference import distances, logits
 from protail.ops.search import nearest, top_k
 from protail.ops.selected import loss
@@ -18,12 +20,14 @@ __all__ = [
     "DISTANCES",
     "MEMORY_BUDGET",
     "TEMPERATURES",
+    "Gaps",
     "Parts",
     "TopK",
     "add_rows_",
     "chunked",
     "distances",
     "fused",
+    "gaps",
     "logits",
     "loss",
     "nearest",

@@ -6,6 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# Where a GPU adds up rows in one kernel without sorting them, and the table is so small that
+# filling it takes no time.
+_EMBEDDED_ROWS = 3072
+_EMBEDDED_NUMBERS = 2**22
+
 
 def add_rows_(table_cd: Tensor, index_b: Tensor, rows_bd: Tensor, *, alpha: float = 1) -> None:
     """Add each row, times alpha, to the row of the table that it belongs to, in place.
@@ -40,6 +45,50 @@ def add_rows_(table_cd: Tensor, index_b: Tensor, rows_bd: Tensor, *, alpha: floa
         table_cd.index_add_(0, index_b, rows_bd, alpha=alpha)
 
 
+def sum_rows(index_b: Tensor, rows_bd: Tensor, n_places: int) -> Tensor:
+    """Sum the rows that belong to each place, in a fixed order, as `add_rows_` does.
+
+    To keep the order ``index_put_`` sorts, a dozen kernels that a small step on a GPU waits for.
+    The gradient of an embedding, the same sum, is one kernel where rows are few.
+
+    Parameters
+    ----------
+    index_b : Tensor
+        Place of each row.
+    rows_bd : Tensor
+        What to add up.
+    n_places : int
+        How many places there are.
+
+    Returns
+    -------
+    Tensor
+        One sum a place.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops._rows import sum_rows
+    >>> sum_rows(torch.tensor([1, 1]), torch.tensor([[1.0], [2.0]]), 3)
+    tensor([[0.],
+            [3.],
+            [0.]])
+    """
+    n_rows, width = rows_bd.shape
+    if rows_bd.is_cuda and n_rows <= _EMBEDDED_ROWS and n_places * width <= _EMBEDDED_NUMBERS:
+        return _embedding_gradient(index_b, rows_bd, n_places)
+    table_cd = rows_bd.new_zeros(n_places, width)
+    add_rows_(table_cd, index_b, rows_bd)
+    return table_cd
+
+
+def _embedding_gradient(index_b: Tensor, rows_bd: Tensor, n_places: int) -> Tensor:
+    table_cd: Tensor = torch.ops.aten.embedding_dense_backward(
+        rows_bd, index_b, n_places, -1, False
+    )
+    return table_cd
+
+
 def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:
     """Scale rows to length 1; a row without direction becomes zero, with a zero gradient.
 
@@ -61,11 +110,11 @@ def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:
     (tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]]), tensor([0., 1.]))
     """
-    length_n1 = torch.linalg.vector_norm(vectors_nd, dim=1, keepdim=True)
+    length_n1 = torch.linalg.vector_norm(vectors_nd, dim=-1, keepdim=True)
     # Squares of anything shorter underflow: it has no direction that could be trusted.
     zero_n1 = length_n1 < torch.finfo(vectors_nd.dtype).tiny ** 0.5 * 1024
     inverse_n1 = torch.where(zero_n1, 1, length_n1).reciprocal().masked_fill(zero_n1, 0)
-    return vectors_nd * inverse_n1, zero_n1.squeeze(1).to(vectors_nd.dtype)
+    return vectors_nd * inverse_n1, zero_n1.squeeze(-1).to(vectors_nd.dtype)
 
 
 def take_rows(table: Tensor, index_p: Tensor) -> Tensor:
@@ -105,7 +154,7 @@ def own_temperature(temperature: Tensor | None, index_p: Tensor) -> Tensor | Non
     temperature : Tensor or None
         (1, D), (C, 1) or (C, D).
     index_p : Tensor
-        Class of each pair.
+        Class of each pair, in any number of dimensions.
 
     Returns
     -------

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protail.ops._arguments import compute_dtype, scheme_of
 from protail.ops._precision import rounding
-from protail.ops._rows import unit_rows
+from protail.ops._rows import own_temperature, unit_rows
 
 # Centring needs a point among the prototypes: where they are many, the mean of some of them,
 # taken at equal steps, serves as well. In elements.
@@ -42,6 +42,18 @@ class Expansion(NamedTuple):
     size_bc: Tensor
 
 
+class Ranking(NamedTuple):
+    """What orders the classes of each row: the squares of the distances, less a part of the row's.
+
+    ``score_bc + rest_b1`` are the squares. A score is off by at most ``error``, one number a row
+    or one an entry; it is not finite where the row is too long for the dtype.
+    """
+
+    score_bc: Tensor
+    rest_b1: Tensor
+    error: Tensor
+
+
 class Space:
     """Where the distances of one set of prototypes are squared lengths.
 
@@ -53,6 +65,9 @@ class Space:
         ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
     temperature : Tensor or None
         (1, D), (C, 1) or (C, D), as ``check_inputs`` gives it.
+    any_length : bool
+        Whether cosine finds the direction of vectors whose squares over- or underflow too. That
+        takes two passes over the vectors, which training can do without.
 
     Examples
     --------
@@ -65,9 +80,16 @@ class Space:
     """
 
     def __init__(
-        self, x_bd: Tensor, prototypes_cd: Tensor, distance: str, temperature: Tensor | None
+        self,
+        x_bd: Tensor,
+        prototypes_cd: Tensor,
+        distance: str,
+        temperature: Tensor | None,
+        *,
+        any_length: bool = False,
     ) -> None:
         self.distance = distance
+        self._any_length = any_length
         self.on_sphere = distance == "cosine"
         scheme = scheme_of(temperature)
         # A class temperature scales both vectors of a cosine alike: it has no effect.
@@ -78,6 +100,8 @@ class Space:
         wide = self.uncentred and x_bd.device.type != "mps"
         self.dtype = torch.float64 if wide else self.result_dtype
         self.rounding = rounding(prototypes_cd.shape[1], self.dtype, x_bd.device)
+        # Below this size products underflow, and the error is no part of the size any more.
+        self._least_size = 4 * prototypes_cd.shape[1] * torch.finfo(self.dtype).tiny / self.rounding
         self.middle_d: Tensor | float = 0.0
         if not self.uncentred:
             stride = max(1, -(-prototypes_cd.numel() // _CENTRING_SAMPLE))
@@ -87,7 +111,11 @@ class Space:
     def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Put cosine's vectors on the unit sphere; leave the others where they are."""
         vectors_nd = vectors_nd.to(self.dtype)
-        if not self.on_sphere or self.uncentred:
+        if not self.on_sphere:
+            return vectors_nd, None
+        if self._any_length:
+            vectors_nd = _of_largest_one(vectors_nd)
+        if self.uncentred:
             return vectors_nd, None
         return unit_rows(self._by_channel(vectors_nd, temperature))
 
@@ -184,7 +212,7 @@ class Space:
             square_bc = square_bc + rows.zero_n.unsqueeze(1) + classes.zero_n
         return Expansion(square_bc, size_bc)
 
-    def rank(self, rows: Points, classes: Points) -> tuple[Tensor, Tensor]:
+    def rank(self, rows: Points, classes: Points) -> Ranking:
         """Give scores that order the classes of each row as their distances do.
 
         Parameters
@@ -194,15 +222,21 @@ class Space:
 
         Returns
         -------
-        score_bc, error_b : Tensor
-            Scores, and how far those of a row may be off.
+        Ranking
+            Scores, what they lack, and how far they may be off.
         """
         if self.scheme in ("class", "dense"):
             square_bc, size_bc = self.expand(rows, classes)
-            return square_bc, self.error(size_bc.amax(1))
+            return Ranking(square_bc, rows.square_n.new_zeros(()), self.error(size_bc))
         offset_c = classes.square_n if classes.zero_n is None else classes.square_n + classes.zero_n
         score_bc = torch.addmm(offset_c, rows.vectors_nd, classes.vectors_nd.mT, alpha=-2)
-        return score_bc, self.error(rows.square_n + classes.square_n.amax())
+        largest, rest_b = classes.square_n.amax(), rows.square_n
+        if rows.zero_n is not None:
+            size_b, rest_b = largest + rest_b, rest_b + rows.zero_n
+        else:
+            # The row's own square is no part of the score: however far a row is, this is small.
+            size_b = torch.add(largest, (rest_b * largest).sqrt_(), alpha=2)
+        return Ranking(score_bc, rest_b.unsqueeze(1), self.error(size_b).unsqueeze(1))
 
     def _expand_cosine(self, rows: Points, classes: Points) -> Expansion:
         assert classes.weight is not None
@@ -225,9 +259,10 @@ class Space:
         Tensor
             How far the squares may be off.
         """
+        error_bc = size_bc.clamp_min(self._least_size) * self.rounding
         if not self.on_sphere:
-            return size_bc * self.rounding
-        return size_bc * self.rounding + size_bc.sqrt() * (8 * torch.finfo(self.dtype).eps)
+            return error_bc
+        return error_bc + size_bc.sqrt() * (8 * torch.finfo(self.dtype).eps)
 
     def in_double(self) -> Space:
         """Give the same space for `pairs` in float64 (float32 where a device has none).
@@ -267,7 +302,7 @@ class Space:
         Parameters
         ----------
         x_pd, prototypes_pd : Tensor
-            The two vectors of each pair.
+            The two vectors of each pair, in the last dimension of any number.
         temperature : Tensor or None
             (1, D), or a row for each pair.
 
@@ -281,17 +316,72 @@ class Space:
         if self.scheme is not None and temperature is not None:
             scale = temperature.to(self.dtype).rsqrt()
         if self.on_sphere:
-            u_pd, no_u = unit_rows(x_pd if scale is None else x_pd * scale)
-            v_pd, no_v = unit_rows(prototypes_pd if scale is None else prototypes_pd * scale)
-            distance_p = ((u_pd - v_pd).square().sum(1) + no_u + no_v) / 2
+            u_pd, no_u = self._units(x_pd, scale)
+            v_pd, no_v = self._units(prototypes_pd, scale)
+            distance_p = ((u_pd - v_pd).square().sum(-1) + no_u + no_v) / 2
             return torch.where((no_u + no_v) > 0, 1, distance_p).to(self.result_dtype)
         difference_pd = x_pd - prototypes_pd
         if scale is not None:
             difference_pd = difference_pd * scale
         if self.distance == "euclidean":
-            length_p: Tensor = torch.linalg.vector_norm(difference_pd, dim=1)
+            length_p: Tensor = torch.linalg.vector_norm(difference_pd, dim=-1)
             return length_p
-        return difference_pd.square().sum(1)
+        return difference_pd.square().sum(-1)
+
+    def _units(self, vectors_pd: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self._any_length:
+            vectors_pd = _of_largest_one(vectors_pd)
+        return unit_rows(vectors_pd if scale is None else vectors_pd * scale)
+
+    def beyond(
+        self,
+        x_pd: Tensor,
+        prototypes: Tensor,
+        temperature: Tensor | None,
+        class_p: Tensor,
+        other_p: Tensor,
+    ) -> Tensor:
+        """Say how much larger the square of one distance is than that of another.
+
+        ``|x - c|^2 - |x - o|^2 = (c - o) . (c + o - 2x)``: where a row is so far away that the two
+        distances are equal in every digit, this still tells which is shorter.
+
+        Parameters
+        ----------
+        x_pd : Tensor
+            Rows.
+        prototypes, temperature : Tensor, Tensor or None
+            All of them.
+        class_p, other_p : Tensor
+            Which two classes to compare.
+
+        Returns
+        -------
+        Tensor
+            One number a row.
+        """
+        x_pd, class_pd, other_pd = (
+            vectors.to(self.dtype) for vectors in (x_pd, prototypes[class_p], prototypes[other_p])
+        )
+        class_t, other_t = (own_temperature(temperature, index) for index in (class_p, other_p))
+        if self.on_sphere:
+            found_p = self.pairs(x_pd, class_pd, class_t)
+            return 2 * (found_p - self.pairs(x_pd, other_pd, other_t))
+        gap_pd = (class_pd - other_pd) * (class_pd + other_pd - 2 * x_pd)
+        if class_t is None or other_t is None:
+            return gap_pd.sum(1)
+        class_w, other_w = (t.to(self.dtype).reciprocal() for t in (class_t, other_t))
+        gap_pd = gap_pd * class_w
+        if self.scheme in ("class", "dense"):
+            gap_pd += (class_w - other_w) * (x_pd - other_pd).square()
+        return gap_pd.sum(1)
+
+
+def _of_largest_one(vectors_nd: Tensor) -> Tensor:
+    """Scale rows to a largest entry of 1, which changes no angle, so that no square overflows."""
+    largest_n1 = torch.linalg.vector_norm(vectors_nd, torch.inf, dim=-1, keepdim=True)
+    scaled_nd: Tensor = vectors_nd / largest_n1.masked_fill_(largest_n1 == 0, 1)
+    return scaled_nd
 
 
 def _squares(vectors_nd: Tensor) -> Tensor:

@@ -14,60 +14,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from protail.ops._arguments import check_inputs
+from protail.ops._memory import Blocks, pieces
 from protail.ops._parts import Parts
 from protail.ops._precision import full_precision
 from protail.ops._rows import add_rows_, own_temperature
 from protail.ops._space import Space
-
-MEMORY_BUDGET = 256 * 2**20
-
-# Copies alive at a time of a rows x classes block and of its vectors, at most (autograd's too).
-_BLOCK_COPIES = 8
-_VECTOR_COPIES = 6
 
 # Larger pieces fall out of a CPU's caches and take twice the time.
 _CACHED_BYTES = 32 * 2**20
 
 
 _Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-
-
-class Blocks(NamedTuple):
-    """Sizes of the pieces in which rows and classes are worked through."""
-
-    rows: int
-    classes: int
-
-    @classmethod
-    def within(cls, budget: int, x_bd: Tensor, prototypes_cd: Tensor, itemsize: int) -> Blocks:
-        """Choose the largest pieces that a budget allows: many rows first, then many classes.
-
-        Parameters
-        ----------
-        budget : int
-            Bytes for everything that one piece needs; one row and one class are always taken.
-        x_bd, prototypes_cd : Tensor
-            What will be worked through.
-        itemsize : int
-            Bytes of a number.
-
-        Returns
-        -------
-        Blocks
-            Rows and classes of a piece.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from protail.ops.chunked import Blocks
-        >>> Blocks.within(2**20, torch.empty(64, 32), torch.empty(100_000, 32), 4)
-        Blocks(rows=64, classes=354)
-        """
-        numbers = budget // itemsize
-        vector = _VECTOR_COPIES * x_bd.shape[1]
-        rows = max(1, min(len(x_bd), numbers // (4 * max(vector, 1))))
-        classes = (numbers - rows * vector) // (rows * _BLOCK_COPIES + vector)
-        return cls(rows, max(1, min(len(prototypes_cd), classes)))
 
 
 def loss(
@@ -79,7 +36,7 @@ def loss(
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",
-    memory_budget: int = MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> Tensor:
     """Give the cross-entropy of the distance logits; see `protail.ops.reference.loss`.
 
@@ -87,8 +44,9 @@ def loss(
     ----------
     x, prototypes, target, distance, temperature, adjustment, reduction
         As in the reference form.
-    memory_budget : int
-        Bytes to use at most beside inputs and gradients, forward and backward.
+    memory_budget : int, optional
+        Bytes to use at most beside inputs and gradients, forward and backward; by default as in
+        `protail.ops.loss`.
 
     Returns
     -------
@@ -115,13 +73,15 @@ def loss(
 class _Problem:
     """One loss to compute: its inputs, its space and its pieces."""
 
-    def __init__(self, inputs: _Inputs, target_b: Tensor, distance: str, budget: int) -> None:
+    def __init__(
+        self, inputs: _Inputs, target_b: Tensor, distance: str, budget: int | None
+    ) -> None:
         x_bd, prototypes_cd, temperature, _ = self.inputs = inputs
         self.target_b = target_b
         self.shared = temperature is not None and temperature.shape[0] == 1
         self.space = Space(x_bd, prototypes_cd, distance, temperature)
         if x_bd.device.type == "cpu":
-            budget = min(budget, _CACHED_BYTES)
+            budget = _CACHED_BYTES if budget is None else min(budget, _CACHED_BYTES)
         self.blocks = Blocks.within(budget, x_bd, prototypes_cd, self.space.dtype.itemsize)
 
     def row_pieces(self) -> Iterator[slice]:
@@ -175,7 +135,7 @@ class _ChunkedLoss(torch.autograd.Function):
         adjustment_c: Tensor | None,
         target_b: Tensor,
         distance: str,
-        budget: int,
+        budget: int | None,
     ) -> Tensor:
         inputs = (x_bd, prototypes_cd, temperature, adjustment_c)
         problem = _Problem(inputs, target_b, distance, budget)
@@ -282,29 +242,6 @@ class _Pulls:
             return [None] * len(leaves)
         found = iter(torch.autograd.grad(logits, wanted, slope, allow_unused=True))
         return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
-
-
-def pieces(total: int, size: int) -> Iterator[slice]:
-    """Cut a range into slices of at most one size.
-
-    Parameters
-    ----------
-    total, size : int
-        Length of the range and of a piece.
-
-    Yields
-    ------
-    slice
-        Every piece, with its true end.
-
-    Examples
-    --------
-    >>> from protail.ops.chunked import pieces
-    >>> list(pieces(5, 2))
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    for start in range(0, total, size):
-        yield slice(start, min(start + size, total))
 
 
 def _logits(distance: Tensor, adjustment: Tensor | None) -> Tensor:

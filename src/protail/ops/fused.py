@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from protail._messages import unknown_name
 from protail.ops._arguments import check_inputs, compute_dtype, scheme_of
 from protail.ops._precision import full_precision, rounding
-from protail.ops._rows import add_rows_, unit_rows
+from protail.ops._rows import sum_rows, unit_rows
 
 
 class _Link(NamedTuple):
@@ -131,8 +131,8 @@ class _FusedLoss(torch.autograd.Function):
         result = F.nll_loss(log_p_bc, target_b, reduction=reduction)
         needs = ctx.needs_input_grad[:4]
         if any(needs):
-            share = 1 / max(len(x_bd), 1) if reduction == "mean" else 1.0
-            ctx.save_for_backward(*_gradients(state, log_p_bc, share, needs))
+            weight = 1 / max(x_bd.shape[0], 1) if reduction == "mean" else 1.0
+            ctx.save_for_backward(*_gradients(state, log_p_bc.exp_(), weight, needs))
         return result
 
     @staticmethod
@@ -170,8 +170,11 @@ def _measure(
         by_class = temperature.reciprocal()
     # Lifted by its rounding error as in Space.expand.
     lift = rounding(x_bd.shape[1], x_bd.dtype, x_bd.device) if link.root else 0.0
-    square_c, square_b1 = v_cd.square().sum(1), u_bd.square().sum(1, keepdim=True)
-    distance_bc = torch.addmm(square_c, u_bd, v_cd.mT, alpha=-2 * (1 - lift)).add_(square_b1)
+    square_c = torch.linalg.vector_norm(v_cd, dim=1).square_()
+    length_b1 = torch.linalg.vector_norm(u_bd, dim=1, keepdim=True)
+    # In place: addmm would copy what it adds to first.
+    distance_bc = torch.addcmul(square_c, length_b1, length_b1)
+    distance_bc.addmm_(u_bd, v_cd.mT, alpha=-2 * (1 - lift))
     own_b1 = torch.linalg.vector_norm(own_bd, dim=1, keepdim=True)
     if by_class is not None:
         distance_bc *= by_class.mT
@@ -185,50 +188,52 @@ def _measure(
 
 
 def _gradients(
-    state: _State, log_p_bc: Tensor, share: float, needs: Sequence[bool]
+    state: _State, p_bc: Tensor, weight: float, needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Give the gradients by features, prototypes, temperature and adjustment."""
+    """Give the gradients by features, prototypes, temperature and adjustment; takes p_bc over."""
     needs_x, _, needs_temperature, needs_adjustment = needs
     link, u_bd, v_cd, by_class = state.link, state.u_bd, state.v_cd, state.by_class
     grad_x = grad_temperature = grad_adjustment = None
     target_b1 = state.target_b.unsqueeze(1)
-    # By distance: every class pulls by p, the own class by p - 1.
-    share *= -link.rate
-    pull_bc = log_p_bc.exp().mul_(share)
-    pull_own_b1 = pull_bc.gather(1, target_b1).sub_(share)
+    # By logit: every class pulls by p, the own class by p - 1. The factor, that of the distance in
+    # the logit, comes last, where it costs nothing.
+    factor = -link.rate * weight
+    pull_own_b1 = p_bc.gather(1, target_b1).sub_(1)
     if needs_adjustment or (needs_temperature and by_class is not None):
-        all_bc = pull_bc.scatter(1, target_b1, pull_own_b1)
+        all_bc = p_bc.scatter(1, target_b1, pull_own_b1)
         if needs_adjustment:
-            grad_adjustment = all_bc.sum(0) / -link.rate
+            grad_adjustment = all_bc.sum(0).mul_(weight)
         if by_class is not None:
-            energy_c = all_bc.mul_(state.distance_bc).sum(0).mul_(-0.5 if link.root else -1.0)
+            energy_c = all_bc.mul_(state.distance_bc).sum(0)
+            energy_c.mul_(factor * (-0.5 if link.root else -1.0))
             grad_temperature = energy_c.unsqueeze(1) * by_class
 
     # What multiplies (x - c): twice the slope by the square. Cancellation would spoil the own
     # class, the nearest one, so its row goes by subtraction and not through the products.
+    pull_bc = p_bc
     if link.root:
         pull_bc /= state.distance_bc
         pull_own_b1 /= state.own_b1.clamp_min(_smallest(u_bd.dtype))
     else:
-        pull_bc *= 2
-        pull_own_b1 *= 2
+        factor *= 2
     pull_bc.scatter_(1, target_b1, 0)
     if by_class is not None:
         pull_bc *= by_class.mT
         pull_own_b1 *= by_class.index_select(0, state.target_b)
     pull_own_bd = state.own_bd * pull_own_b1
 
-    weighted_cd = pull_bc.sum(0).unsqueeze(1) * v_cd
-    grad_c = torch.addmm(weighted_cd, pull_bc.mT, u_bd, alpha=-1)
+    sum_c1 = pull_bc.sum(0).unsqueeze(1)
     if needs_temperature and state.by_channel is not None:
-        # Sum of pull * (u - v)^2 by channel, from the products at hand.
-        energy_d = (v_cd * (2 * grad_c - weighted_cd)).sum(0)
+        # Sum of pull * (u - v)^2 by channel.
+        energy_d = (v_cd * (sum_c1 * v_cd - 2 * (pull_bc.mT @ u_bd))).sum(0)
         energy_d += pull_bc.sum(1) @ u_bd.square() + (state.own_bd * pull_own_bd).sum(0)
-        grad_temperature = -0.5 * energy_d * state.by_channel.square()
-    add_rows_(grad_c, state.target_b, pull_own_bd, alpha=-1)
+        grad_temperature = (-0.5 * factor) * energy_d * state.by_channel.square()
+    grad_c = sum_rows(state.target_b, pull_own_bd, v_cd.shape[0]).addcmul_(sum_c1, v_cd, value=-1)
+    grad_c.addmm_(pull_bc.mT, u_bd, beta=-factor, alpha=-factor)
     if needs_x:
-        grad_x = torch.addmm(pull_own_bd, pull_bc, v_cd, alpha=-1)
-        grad_x += pull_bc.sum(1, keepdim=True) * u_bd
+        grad_x = pull_bc.sum(1, keepdim=True) * u_bd
+        grad_x += pull_own_bd
+        grad_x.addmm_(pull_bc, v_cd, beta=factor, alpha=-factor)
     if state.by_channel is not None:
         grad_c *= state.by_channel
         grad_x = None if grad_x is None else grad_x.mul_(state.by_channel)

@@ -7,14 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protail.ops._arguments import check_inputs, compute_dtype
+from protail.ops._exact import Inputs
+from protail.ops._gaps import measured
 from protail.ops._precision import full_precision, whole_products
 from protail.ops._rows import own_temperature, take_rows
-from protail.ops._space import Expansion, Space
-
-# No distance may be further off than this part of its row's largest distance.
-_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-# Elements of the vectors that are subtracted at a time where distances are refined.
-_REFINED_AT_A_TIME = 2**22
+from protail.ops._space import Space
 
 
 def distances(
@@ -70,17 +67,17 @@ def distances(
     tracked = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (x, prototypes, temperature)
     )
-    refined = not tracked and _shapes_may_depend_on_data(x)
-    with whole_products(x.device) if refined else full_precision(x.device):
-        space = Space(x, prototypes, distance, temperature)
-        placed = space.rows(x, temperature), space.classes(prototypes, temperature)
-        expansion = space.expand(*placed, floor=tracked)
-        distance_bc = space.link(expansion.square_bc)
+    measurable = not tracked and _shapes_may_depend_on_data(x)
+    with whole_products(x.device) if measurable else full_precision(x.device):
+        space = Space(x, prototypes, distance, temperature, any_length=measurable)
+        if measurable:
+            distance_bc = measured(space, Inputs(x, prototypes, temperature)).distances()
+        else:
+            placed = space.rows(x, temperature), space.classes(prototypes, temperature)
+            distance_bc = space.link(space.expand(*placed, floor=tracked).square_bc)
         if temperature is not None and space.scheme is None:
             # Without effect, but not unused: its gradient is zero rather than missing.
             distance_bc = distance_bc + 0 * temperature.mT
-        if refined:
-            _refine_(distance_bc, space, expansion, (x, prototypes, temperature))
         if target is None:
             return distance_bc
         own_b = space.pairs(x, take_rows(prototypes, target), own_temperature(temperature, target))
@@ -91,36 +88,6 @@ def _shapes_may_depend_on_data(x: Tensor) -> bool:
     if torch.compiler.is_compiling() or x.is_meta:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _refine_(
-    distance_bc: Tensor,
-    space: Space,
-    expansion: Expansion,
-    vectors: tuple[Tensor, Tensor, Tensor | None],
-) -> None:
-    """Recompute in place, by subtraction, what rounding could have moved too far.
-
-    With e the error of a square, a root is off by at most e / root. Centred on the prototypes'
-    mean, ``|x| <= R`` and ``|c| <= |c - x| + |x| <= 2R`` for R the row's largest distance, so
-    ``e <= 5 R^2 rounding`` and only roots below ``5 R rounding / 1e-4`` (a few per cent of R) can
-    be off by more than 1e-4 R: a handful a row. Plain squares never are; squares divided by very
-    unequal temperatures can be.
-    """
-    x, prototypes, temperature = vectors
-    if 0 in distance_bc.shape:
-        return
-    largest_b1 = distance_bc.amax(1, keepdim=True) * _TOLERANCE[distance_bc.dtype]
-    error_bc = expansion.size_bc.to(distance_bc.dtype) * space.rounding
-    doubtful_bc = error_bc > (
-        distance_bc * largest_b1 if space.distance == "euclidean" else largest_b1
-    )
-    rows_p, classes_p = doubtful_bc.nonzero(as_tuple=True)
-    step = max(1, _REFINED_AT_A_TIME // x.shape[1])
-    for start in range(0, len(rows_p), step):
-        row, column = rows_p[start : start + step], classes_p[start : start + step]
-        exact_p = space.pairs(x[row], prototypes[column], own_temperature(temperature, column))
-        distance_bc[row, column] = exact_p
 
 
 def logits(

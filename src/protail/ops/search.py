@@ -1,32 +1,37 @@
 """The nearest classes of each row, exactly, over chunks of classes and rows.
 
-Matrix products choose the candidates. Only where their rounding leaves a choice open are distances
-computed again by subtraction in float64, so the answer is that of exact arithmetic on the inputs.
+Matrix products choose the candidates: for k classes the k + 1 that look nearest, whose distances
+are then computed by subtraction in float64. Only where rounding leaves a choice open are more
+looked at, so the answer is that of exact arithmetic on the inputs.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from protail.ops._arguments import check_inputs
+from protail.ops._exact import Inputs, beyond, exact_distances
+from protail.ops._memory import Blocks, pieces
 from protail.ops._parts import TopK
 from protail.ops._precision import whole_products
-from protail.ops._rows import own_temperature
 from protail.ops._space import Points, Space
-from protail.ops.chunked import MEMORY_BUDGET, Blocks, pieces
 
 # Scores of this size stay in a CPU's last cache between the product and the minimum. Smaller ones
 # would only start more parallel regions, which is slow where other programs keep the cores busy.
 _CACHED_BYTES = 16 * 2**20
 _CACHED_CLASSES = 8192
 _CACHED_ROWS = 64
-# Elements of the vectors that are subtracted at a time.
-_SUBTRACTED_AT_A_TIME = 2**20
-# Copies of a block's entries that a list of candidate pairs needs, as against a plain block.
-_PAIR_COPIES = 4
+# Copies of a block that choosing candidates needs; that a list of all candidate pairs needs; and
+# copies of the vectors (more where they are scaled first).
+_COPIES = 4
+_PAIR_COPIES = 32
+_VECTOR_COPIES = {False: 2, True: 4}
+# Distances that differ by less, as a part of themselves, are compared without a root.
+_NEARLY_EQUAL = 2.0**-36
 
 
 @torch.no_grad()
@@ -36,7 +41,7 @@ def nearest(
     *,
     distance: str = "euclidean",
     temperature: Tensor | None = None,
-    memory_budget: int = MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> Tensor:
     """Find the nearest prototype of each row; of equally near ones the first.
 
@@ -44,8 +49,9 @@ def nearest(
     ----------
     x, prototypes, distance, temperature
         As in `protail.ops.distances`.
-    memory_budget : int
-        Bytes to use at most beside inputs and result.
+    memory_budget : int, optional
+        Bytes to use at most beside inputs and result; by default `MEMORY_BUDGET`, and on a GPU
+        half of what is free there.
 
     Returns
     -------
@@ -59,24 +65,15 @@ def nearest(
     >>> nearest(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]))
     tensor([0])
     """
-    scale = check_inputs(x, prototypes, distance, temperature)
+    inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
+    if len(x) == 0:
+        return torch.empty(0, dtype=torch.int64, device=x.device)
     with whole_products(x.device):
-        space = Space(x, prototypes, distance, scale)
-        blocks = Blocks.within(memory_budget, x, prototypes, space.dtype.itemsize)
-        if x.device.type == "cpu":
-            blocks = _cached(blocks, space.dtype.itemsize)
-        lowest = _Lowest.of_none(len(x), space.dtype, x.device)
-        for chunk in pieces(len(prototypes), blocks.classes):
-            classes = space.classes(prototypes[chunk], _of_chunk(scale, chunk))
-            found = [
-                _Lowest.of(space, space.rows(x[rows], scale), classes, chunk.start)
-                for rows in pieces(len(x), blocks.rows)
-            ]
-            if found:
-                lowest = lowest.merge(_Lowest(*map(torch.cat, zip(*found, strict=True))))
+        space = Space(*inputs[:2], distance, inputs.temperature, any_length=True)
+        lowest = _scan(space, inputs, memory_budget, _Lowest.of)
     class_b = lowest.class_b
-    open_b = lowest.open_b.nonzero().squeeze(1)
-    if len(open_b):
+    if bool(lowest.open_b.any()):
+        open_b = lowest.open_b.nonzero().squeeze(1)
         exact = top_k(
             x[open_b],
             prototypes,
@@ -98,25 +95,23 @@ class _Lowest(NamedTuple):
     slack_b: Tensor
 
     @classmethod
-    def of_none(cls, n_rows: int, dtype: torch.dtype, device: torch.device) -> _Lowest:
-        score_b = torch.full((n_rows,), torch.inf, dtype=dtype, device=device)
-        class_b = torch.zeros(n_rows, dtype=torch.int64, device=device)
-        open_b = torch.zeros_like(class_b, dtype=torch.bool)
-        return cls(score_b, class_b, open_b, torch.zeros_like(score_b))
+    def of(cls, space: Space, rows: Points, classes: Points, start: int) -> _Lowest:
+        score_bc, _, error = space.rank(rows, classes)
+        score_b, class_b = score_bc.min(1)
+        slack_b = 2 * error.amax(1)
+        score_bc.scatter_(1, class_b.unsqueeze(1), torch.inf)
+        # Not "at most the slack": what is no number is open too.
+        open_b = ~(score_bc.amin(1) - score_b > slack_b)
+        return cls(score_b, class_b + start, open_b, slack_b)
 
     @classmethod
-    def of(cls, space: Space, rows: Points, classes: Points, start: int) -> _Lowest:
-        score_bc, error_b = space.rank(rows, classes)
-        score_b, class_b = score_bc.min(1)
-        slack_b = 2 * error_b
-        score_bc.scatter_(1, class_b.unsqueeze(1), torch.inf)
-        open_b = score_bc.amin(1) <= score_b + slack_b
-        return cls(score_b, class_b + start, open_b, slack_b)
+    def of_rows(cls, parts: list[_Lowest]) -> _Lowest:
+        return cls(*map(torch.cat, zip(*parts, strict=True)))
 
     def merge(self, other: _Lowest) -> _Lowest:
         nearer_b = other.score_b < self.score_b
         slack_b = torch.maximum(self.slack_b, other.slack_b)
-        tied_b = (other.score_b - self.score_b).abs() <= slack_b
+        tied_b = ~((other.score_b - self.score_b).abs() > slack_b)
         return _Lowest(
             torch.where(nearer_b, other.score_b, self.score_b),
             torch.where(nearer_b, other.class_b, self.class_b),
@@ -133,7 +128,7 @@ def top_k(
     *,
     distance: str = "euclidean",
     temperature: Tensor | None = None,
-    memory_budget: int = MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> TopK:
     """Find the k nearest prototypes of each row, nearest first, equally near ones by index.
 
@@ -143,8 +138,9 @@ def top_k(
         As in `protail.ops.distances`.
     k : int
         How many, at least 1 and at most the number of classes.
-    memory_budget : int
-        Bytes to use at most beside inputs and result.
+    memory_budget : int, optional
+        Bytes to use at most beside inputs and result; by default `MEMORY_BUDGET`, and on a GPU
+        half of what is free there.
 
     Returns
     -------
@@ -158,55 +154,154 @@ def top_k(
     >>> top_k(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 1.0]]), 2)
     TopK(distances_bk=tensor([[1., 3.]]), classes_bk=tensor([[2, 0]]))
     """
-    scale = check_inputs(x, prototypes, distance, temperature)
+    inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
     if not 1 <= k <= len(prototypes):
         raise ValueError(f"k={k!r}; expected 1 to {len(prototypes)}, the number of classes.")
+    if len(x) == 0:
+        return TopK(x.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=x.device))
     with whole_products(x.device):
-        space = Space(x, prototypes, distance, scale)
-        blocks = Blocks.within(memory_budget, x, prototypes, space.dtype.itemsize * _PAIR_COPIES)
-        found = []
-        for rows in pieces(len(x), blocks.rows):
-            placed = space.rows(x[rows], scale)
-            best: TopK | None = None
-            for chunk in pieces(len(prototypes), blocks.classes):
-                classes = space.classes(prototypes[chunk], _of_chunk(scale, chunk))
-                row_p, class_p = _candidates(space, placed, classes, k)
-                class_p += chunk.start
-                distance_p = _exact(space, (x[rows], prototypes, scale), row_p, class_p)
-                part = TopK.of_pairs(distance_p, row_p, class_p, len(placed.vectors_nd), k)
-                best = part if best is None else best.merge(part)
-            assert best is not None
-            found.append(best)
-    if not found:
-        return TopK(x.new_empty(0, k), x.new_empty(0, k, dtype=torch.int64))
-    distances_bk, classes_bk = map(torch.cat, zip(*found, strict=True))
-    return TopK(distances_bk.to(space.result_dtype), classes_bk)
+        space = Space(*inputs[:2], distance, inputs.temperature, any_length=True)
+        found = _exactly(space, inputs, k, memory_budget)
+    return found._replace(distances_bk=found.distances_bk.to(space.result_dtype))
+
+
+def _exactly(space: Space, inputs: Inputs, k: int, budget: int | None) -> TopK:
+    """Find the k nearest in two steps: what looks nearest, and what rounding leaves open."""
+    short = _scan(space, inputs, budget, _Shortlist.look_for(k))
+    found, nearly_equal_b = _in_order(space, inputs, short.class_bk[:, : k + 1], k)
+    open_b = nearly_equal_b | short.open_b(len(inputs.prototypes_cd))
+    if not bool(open_b.any()):
+        return found
+    far_b = ~short.slack_b.isfinite()
+    if bool(far_b.any()) and (wider := inputs.of_rows(far_b).in_wider_numbers()) is not None:
+        _put(found, far_b, _in_wider_numbers(space.distance, *wider, k, budget))
+        open_b &= ~far_b
+    if bool(open_b.any()):
+        nearest_o = found.classes_bk[open_b, 0]
+        _put(found, open_b, _settled(space, inputs.of_rows(open_b), nearest_o, k, budget))
+    return found
+
+
+def _in_wider_numbers(
+    distance: str, inputs: Inputs, factor: float, k: int, budget: int | None
+) -> TopK:
+    x, prototypes, scale = inputs
+    found = _exactly(Space(x, prototypes, distance, scale, any_length=True), inputs, k, budget)
+    distance_bk = found.distances_bk * factor
+    if distance == "sqeuclidean":
+        distance_bk *= factor
+    return TopK(distance_bk, found.classes_bk)
+
+
+def _put(found: TopK, rows_b: Tensor, part: TopK) -> None:
+    for whole, some in zip(found, part, strict=True):
+        whole[rows_b] = some
+
+
+class _Shortlist(NamedTuple):
+    """The classes that look nearest, by score, and twice how far scores may be off."""
+
+    score_bk: Tensor
+    class_bk: Tensor
+    slack_b: Tensor
+    k: int
+
+    @classmethod
+    def look_for(cls, k: int) -> Callable[[Space, Points, Points, int], _Shortlist]:
+        """Look for the k nearest, for one more, and for the score that all others exceed."""
+
+        def look(space: Space, rows: Points, classes: Points, start: int) -> _Shortlist:
+            score_bc, _, error = space.rank(rows, classes)
+            score_bk, class_bk = score_bc.topk(min(k + 2, score_bc.shape[1]), largest=False)
+            return cls(score_bk, class_bk + start, 2 * error.amax(1), k)
+
+        return look
+
+    @classmethod
+    def of_rows(cls, parts: list[_Shortlist]) -> _Shortlist:
+        scores, classes, slacks, _ = zip(*parts, strict=True)
+        return cls(torch.cat(scores), torch.cat(classes), torch.cat(slacks), parts[0].k)
+
+    def merge(self, other: _Shortlist) -> _Shortlist:
+        score_bk = torch.cat([self.score_bk, other.score_bk], 1)
+        class_bk = torch.cat([self.class_bk, other.class_bk], 1)
+        score_bk, place_bk = score_bk.topk(min(self.k + 2, score_bk.shape[1]), largest=False)
+        slack_b = torch.maximum(self.slack_b, other.slack_b)
+        return _Shortlist(score_bk, class_bk.gather(1, place_bk), slack_b, self.k)
+
+    def open_b(self, n_classes: int) -> Tensor:
+        """Mark the rows of which a class beyond the first k + 1 could be among the k nearest."""
+        if n_classes <= self.k + 1:
+            return ~self.slack_b.isfinite()
+        return ~(self.score_bk[:, -1] - self.score_bk[:, self.k - 1] > self.slack_b)
+
+
+_Part = TypeVar("_Part", _Lowest, _Shortlist)
+
+
+def _scan(
+    space: Space,
+    inputs: Inputs,
+    budget: int | None,
+    look: Callable[[Space, Points, Points, int], _Part],
+) -> _Part:
+    """Look at all rows and classes, in pieces where they are many."""
+    x, prototypes, scale = inputs
+    vector_copies = _VECTOR_COPIES[space.on_sphere]
+    blocks = Blocks.within(budget, x, prototypes, space.dtype.itemsize, _COPIES, vector_copies)
+    if x.device.type == "cpu":
+        blocks = _cached(blocks, space.dtype.itemsize)
+    whole: _Part | None = None
+    for chunk in pieces(len(prototypes), blocks.classes):
+        classes = space.classes(prototypes[chunk], _of_chunk(scale, chunk))
+        parts = [
+            look(space, space.rows(x[rows], scale), classes, chunk.start)
+            for rows in pieces(len(x), blocks.rows)
+        ]
+        part = parts[0] if len(parts) == 1 else parts[0].of_rows(parts)
+        whole = part if whole is None else whole.merge(part)
+    assert whole is not None
+    return whole
+
+
+def _in_order(space: Space, inputs: Inputs, class_bk: Tensor, k: int) -> tuple[TopK, Tensor]:
+    """Sort candidates by their exact distances; mark the rows where two are nearly equal."""
+    class_bk = class_bk.sort(1).values
+    distance_bk, order_bk = exact_distances(space, inputs, class_bk).sort(dim=1, stable=True)
+    step_bk = distance_bk.diff(dim=1)
+    nearly_equal_b = ~(step_bk > distance_bk[:, 1:] * _NEARLY_EQUAL).all(1)
+    return TopK(distance_bk[:, :k], class_bk.gather(1, order_bk)[:, :k]), nearly_equal_b
+
+
+def _settled(space: Space, inputs: Inputs, nearest_b: Tensor, k: int, budget: int | None) -> TopK:
+    """Compare all classes that could be among the k nearest, whatever their number."""
+    x, prototypes, scale = inputs
+    blocks = Blocks.within(budget, x, prototypes, space.dtype.itemsize, _PAIR_COPIES)
+    found = [torch.empty(0, k, dtype=torch.int64, device=x.device)]
+    for rows in pieces(len(x), blocks.rows):
+        placed = space.rows(x[rows], scale)
+        best: TopK | None = None
+        for chunk in pieces(len(prototypes), blocks.classes):
+            classes = space.classes(prototypes[chunk], _of_chunk(scale, chunk))
+            row_p, class_p = _candidates(space, placed, classes, k)
+            class_p += chunk.start
+            key_p = beyond(space, inputs.of_rows(rows), row_p, class_p, nearest_b[rows][row_p])
+            part = TopK.of_pairs(key_p, row_p, class_p, len(placed.vectors_nd), k)
+            best = part if best is None else best.merge(part)
+        assert best is not None
+        found.append(best.classes_bk)
+    class_bk = torch.cat(found)
+    # Equal but for the last digits, they may come out a bit smaller one after the other.
+    distance_bk = exact_distances(space, inputs, class_bk).cummax(1).values
+    return TopK(distance_bk, class_bk)
 
 
 def _candidates(space: Space, rows: Points, classes: Points, k: int) -> tuple[Tensor, ...]:
     """List the pairs that could be among the k nearest of these classes."""
-    square_bc, size_bc = space.expand(rows, classes)
-    error_bc = space.error(size_bc)
-    kth = min(k, square_bc.shape[1])
-    worst_b1 = (square_bc + error_bc).topk(kth, dim=1, largest=False).values[:, -1:]
-    return (square_bc - error_bc <= worst_b1).nonzero(as_tuple=True)
-
-
-def _exact(
-    space: Space,
-    vectors: tuple[Tensor, Tensor, Tensor | None],
-    row_p: Tensor,
-    class_p: Tensor,
-) -> Tensor:
-    x, prototypes, temperature = vectors
-    exact = space.in_double()
-    distance_p = torch.empty(len(row_p), dtype=exact.dtype, device=x.device)
-    for part in pieces(len(row_p), max(1, _SUBTRACTED_AT_A_TIME // max(1, x.shape[1]))):
-        row, column = row_p[part], class_p[part]
-        distance_p[part] = exact.pairs(
-            x[row], prototypes[column], own_temperature(temperature, column)
-        )
-    return distance_p
+    score_bc, _, error = space.rank(rows, classes)
+    kth_b1 = score_bc.topk(min(k, score_bc.shape[1]), dim=1, largest=False).values[:, -1:]
+    slack_b1 = 2 * error.amax(1, keepdim=True)
+    return (~(score_bc > kth_b1 + slack_b1)).nonzero(as_tuple=True)
 
 
 def _cached(blocks: Blocks, itemsize: int) -> Blocks:

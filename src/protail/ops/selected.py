@@ -11,7 +11,7 @@ from torch import Tensor
 from protail._messages import unknown_name
 from protail.ops import chunked, fused, reference
 from protail.ops._arguments import check_inputs, check_target, compute_dtype, scheme_of
-from protail.ops.chunked import MEMORY_BUDGET, Blocks
+from protail.ops._memory import Blocks
 
 _REDUCTIONS = ("mean", "none", "sum")
 
@@ -25,7 +25,7 @@ def loss(
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",
-    memory_budget: int = MEMORY_BUDGET,
+    memory_budget: int | None = None,
 ) -> Tensor:
     """Give the cross-entropy of the distance logits, and a gradient bounded as they are.
 
@@ -48,9 +48,10 @@ def loss(
         Added to every row of logits: one number a class.
     reduction : str
         ``"mean"``, ``"sum"`` or ``"none"``.
-    memory_budget : int
-        Bytes to use at most beside inputs and gradients. Inside ``torch.compile`` the compiler
-        plans memory and the budget is not kept.
+    memory_budget : int, optional
+        Bytes to use at most beside inputs and gradients; by default `MEMORY_BUDGET`, and on a GPU
+        half of what is free there. Inside ``torch.compile`` the compiler plans memory and the
+        budget is not kept.
 
     Returns
     -------
@@ -69,7 +70,7 @@ def loss(
     if reduction not in _REDUCTIONS:
         raise ValueError(unknown_name("reduction", reduction, _REDUCTIONS))
     temperature = check_inputs(x, prototypes, distance, temperature)
-    target = check_target(target, len(x))
+    target = check_target(target, x.shape[0])
     form = _form(x, prototypes, distance, temperature, reduction, memory_budget)
     return form(
         x,
@@ -88,13 +89,13 @@ def _form(
     distance: str,
     temperature: Tensor | None,
     reduction: str,
-    memory_budget: int,
+    memory_budget: int | None,
 ) -> Callable[..., Tensor]:
     if torch.compiler.is_compiling():
         return reference.loss  # the compiler fuses it, and can see through nothing else
     dense = scheme_of(temperature) == "dense"
     wide = dense or compute_dtype(x, prototypes, temperature) == torch.float64
     blocks = Blocks.within(memory_budget, x, prototypes, 8 if wide else 4)
-    if blocks.rows < len(x) or blocks.classes < len(prototypes):
+    if blocks.rows < x.shape[0] or blocks.classes < prototypes.shape[0]:
         return partial(chunked.loss, memory_budget=memory_budget)
     return reference.loss if dense or reduction == "none" else fused.loss
