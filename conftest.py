@@ -6,6 +6,7 @@ holds for some seeds only asserts too much.
 
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 CHOSEN = os.environ.get("PROTAIL_TEST_SEED")
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "protail",

@@ -143,6 +143,7 @@ def test_add_class_counts_the_rows_that_change_hands(protail, write, tmp_path):
     assert "twin" not in PrototypeClassifier.load(tmp_path / "model").classes_
 
 
+@pytest.mark.filterwarnings("ignore:learned prototypes leave no place")
 def test_add_class_refuses_a_known_name_and_a_wrong_kind(protail, write):
     rows, codes = long_tailed_rows()
     write("some.npz", rows[:3])
@@ -171,6 +172,7 @@ def test_add_class_keeps_the_names_of_columns(protail, tmp_path):
     assert x < 0
 
 
+@pytest.mark.filterwarnings("ignore:learned prototypes leave no place")
 def test_one_row_is_one_row(protail, write):
     rows, labels = long_tailed_rows(counts=(4,) * 5, seed=3, names=BIRDS)
     write("one.npz", rows[:1], labels[:1])

@@ -68,10 +68,11 @@ def add_class(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Add a class from a few rows; the other prototypes stay where that leaves it a place.
+    """Add a class from a few rows; the other prototypes stay.
 
     Tells which classes are nearest to the new one and, with --check, which rows it takes
     from them. All rows of FILES belong to the class; labels in them are not read.
+    Where the others leave it no place, all go back to their class means, and a warning says so.
     """
     from protail.cli._judging import judge
     from protail.cli._sources import Model, open_sources, tell_columns
