@@ -38,7 +38,7 @@ here() {
     echo "Set PROTAIL_COMMIT to the commit of this code: cells say what made them." >&2
     return 2
   fi
-  PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m protail bench "$@" \
+  PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m protail_paper bench "$@" \
     --results "$out/results" --budget "$budget" ${draws[@]/#/--draw=} ${BENCH_OPTIONS:-} &
   running=$!
   trap 'kill "$running" 2>/dev/null || true' EXIT
@@ -73,7 +73,7 @@ there() {
   fi
   mkdir "$back/cells"
   tar -xf "$back/cells.tar" -C "$back/cells"
-  PYTHONPATH=src "$PYTHON" -m protail bench take "$back/cells"
+  PYTHONPATH=src "$PYTHON" -m protail_paper bench take "$back/cells"
   return "$code"
 }
 

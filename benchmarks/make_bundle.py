@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from protail.backbones import bundled_weights, make_backbone
-from protail.data.sets import (
+from protail.data.images import (
     DataSet,
     FeatureData,
     FeatureSet,
@@ -24,9 +23,10 @@ from protail.data.sets import (
     require_images,
     save_features,
 )
-from protail.data.sets.bundled import BUNDLED_FEATURES, bundled_features
+from protail.data.images.features import BUNDLED_FEATURES, bundled_features
+from protail.models.backbones import bundled_weights, make_backbone
 from protail.recipes import load_recipe
-from protail.training.frozen import FrozenFeatures, Stream
+from protail.training.features import FrozenFeatures, Stream
 
 RECIPE, SEED = "wd-resnet32/pc", 0
 MOST_BYTES = 8_000_000

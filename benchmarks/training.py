@@ -25,13 +25,12 @@ import torch
 from torch import nn
 
 from protail.data.augment import make_augment
-from protail.data.sets import DataSet, ImageSet, long_tailed_counts
-from protail.training.classifier import learn_heads
-from protail.training.frozen import FrozenFeatures, Stream
+from protail.data.images import DataSet, ImageSet, long_tailed_counts
+from protail.training.features import FrozenFeatures, Stream
 from protail.training.loop import interleave
-from protail.training.making import build_method
-from protail.training.representation import RepresentationTraining
 from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training.stage1 import RepresentationTraining, build_method
+from protail.training.stage2 import learn_heads
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # What the house wants, in seconds for the paper's length on an H200.

@@ -1,8 +1,11 @@
+import math
 import sys
+from typing import Annotated
 
+import numpy as np
 import pytest
 
-from protail._registry import Registry
+from protail._registry import BelowOne, Count, Fraction, OneOf, Positive, Range, Registry, checked
 
 
 @pytest.fixture
@@ -78,3 +81,76 @@ def test_a_file_in_the_package_is_enough(tmp_path, monkeypatch):
     assert SHAPES.make("ball") == "round"
     for name in [name for name in sys.modules if name.startswith("package_of_shapes")]:
         del sys.modules[name]
+
+
+@checked
+def declared(
+    size: Count,
+    *,
+    scale: Positive | None = None,
+    part: BelowOne = 0.0,
+    whole: Fraction = 1.0,
+    kind: Annotated[str, OneOf(("round", "flat"))] = "flat",
+):
+    return size, scale, part, whole, kind
+
+
+def test_what_an_annotation_allows_passes():
+    assert declared(np.int64(3), scale=0.5, whole=1, kind="round") == (3, 0.5, 0.0, 1, "round")
+    assert declared(size=1) == (1, None, 0.0, 1.0, "flat")
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "words"),
+    [
+        (0, {}, "size=0; expected a whole number >= 1"),
+        (1.0, {}, "size=1.0; expected a whole number"),
+        (True, {}, "size=True; expected a whole number"),
+        (1, {"scale": 0.0}, "scale=0.0; expected a finite number > 0"),
+        (1, {"scale": math.inf}, "scale=inf"),
+        (1, {"scale": "1"}, "scale='1'"),
+        (1, {"part": 1.0}, "part=1.0; expected a number >= 0 and < 1"),
+        (1, {"part": math.nan}, "part=nan"),
+        (1, {"part": None}, "part=None"),
+        (1, {"whole": 1.5}, "whole=1.5; expected a number >= 0 and <= 1"),
+        (1, {"kind": "rond"}, "kind='rond' is unknown; .* Did you mean 'round'"),
+    ],
+)
+def test_what_it_does_not_allow_is_refused_with_and_without_a_call(size, options, words):
+    things = Registry("thing", given=[])
+    things.register("declared")(declared)
+    with pytest.raises(ValueError, match=words):
+        declared(size, **options)
+    with pytest.raises(ValueError, match=words):
+        things.check_values("declared", {"size": size, **options})
+    things.check_values("declared", {"size": 1})
+
+
+def test_annotations_give_types_and_what_is_allowed():
+    things = Registry("thing", given=[])
+    things.register("declared")(declared)
+    options = things.options("declared")
+    assert (options["size"].hint, options["size"].allowed) == (int, Range(1, kind=int))
+    assert (options["scale"].hint, str(options["scale"].allowed)) == (
+        float | None,
+        "a finite number > 0",
+    )
+    assert options["kind"].allowed.names == ("round", "flat")
+
+
+def test_options_that_go_together_are_checked_without_making_anything():
+    things = Registry("thing", given=["side"])
+
+    @things.register("pair")
+    class Pair:
+        def __init__(self, side, *, low: float = 0.0, high: float = 1.0):
+            raise AssertionError
+
+        @staticmethod
+        def check_options(low, high):
+            if low > high:
+                raise ValueError(f"low={low}; expected at most high={high}.")
+
+    things.check_values("pair", {})
+    with pytest.raises(ValueError, match="low=2; expected at most high=1"):
+        things.check_values("pair", {"low": 2})

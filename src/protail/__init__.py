@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from protail.estimator import PrototypeClassifier
     from protail.evaluation import Comparison, Evaluation
-    from protail.heads import PrototypeHead
     from protail.losses import LogitAdjustedLoss
+    from protail.models.heads import PrototypeHead
+    from protail.network import Network
     from protail.profile import ClassProfile
 
 __version__ = "0.1.0"
@@ -19,18 +20,18 @@ _HOMES = {
     "Comparison": "protail.evaluation",
     "Evaluation": "protail.evaluation",
     "LogitAdjustedLoss": "protail.losses",
+    "Network": "protail.network",
     "PrototypeClassifier": "protail.estimator",
-    "PrototypeHead": "protail.heads",
+    "PrototypeHead": "protail.models.heads",
 }
-_ROOMS = {
-    "analysis",
-    "backbones",
+_PACKAGES = {
     "data",
     "estimator",
     "evaluation",
-    "heads",
+    "experiments",
     "losses",
     "methods",
+    "models",
     "ops",
     "profile",
     "recipes",
@@ -43,6 +44,7 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "LogitAdjustedLoss",
+    "Network",
     "PrototypeClassifier",
     "PrototypeHead",
     "__version__",
@@ -50,7 +52,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"protail.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'protail' has no attribute {name!r}")
@@ -60,4 +62,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS})
+    return sorted({*__all__, *_PACKAGES})

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 # The last that is said of a part nobody has registered.
+_NAMED = 3
 OWN_PART = "One of your own is known once the module that registers it is imported."
 
 
@@ -239,3 +240,9 @@ def _pip() -> str:
     if found and Path(found).parent == Path(sys.executable).parent:
         return "pip"
     return f"{shlex.quote(sys.executable)} -m pip"
+
+
+def first_few(names: Sequence[object]) -> str:
+    """Name the first three of many, and say how many there are."""
+    shown = ", ".join(str(name) for name in names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

@@ -7,11 +7,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from protail.bench.tables import BACKBONE_NAMES, bench_table
 from protail.cli import _completion as completion
 from protail.cli import app
-from protail.data.sets import dataset_names
+from protail.data.images import dataset_names
 from protail.recipes import recipe_names
+from protail_paper.groups import BACKBONE_NAMES, bench_table
 
 
 def asking(*words):

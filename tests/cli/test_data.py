@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from protail.cli._data_tables import bars
 from protail.cli.data import data_app
-from protail.data.sets import cifar, dataset_names, load_dataset
+from protail.data.images import cifar, dataset_names, load_dataset
 from protail.profile import ClassProfile
 from reference.image_data import write_cifar, write_class_folders
 
@@ -69,21 +69,6 @@ def test_stats(data, root, tmp_path):
     profile = load_dataset("cifar10-lt", root=root, imbalance=4).train.profile
     assert found["counts"] == profile.counts.tolist()
     assert found["groups"]["medium"]["samples"] == 20
-    assert found["table7"] is None
-
-
-def test_stats_beside_table_7(data, root):
-    # Ratio 100 of a set with 100 images a class and more: the smallest keeps one.
-    write = write_cifar(root / "large", "cifar10-lt", per_class=100)
-    cifar.SOURCES["cifar10-lt"] = write
-    arguments = ["stats", "cifar10-lt", "--data-root", root / "large"]
-    found = json.loads(data(*arguments, "--json").stdout)
-    entries = {(e["attribute"], e["group"]): e for e in found["table7"]["entries"]}
-    assert entries["samples", "all"]["printed"] == 12_406
-    assert entries["samples", "all"]["computed"] == sum(found["counts"])
-    assert any("12,273" in erratum for erratum in found["table7"]["errata"])
-    assert "12,273 (!)" in data(*arguments).stdout
-    assert json.loads(data(*arguments, "--kind", "step", "--json").stdout)["table7"] is None
 
 
 def test_stats_of_photos_and_a_picture(data, tmp_path):

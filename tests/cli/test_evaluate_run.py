@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from protail.cli import app
-from protail.data.sets import cifar, save_draw
-from protail.training.runs import Run
+from protail.data.images import cifar, save_draw
+from protail.experiments import Run
 from reference.image_data import write_cifar, write_class_folders, write_picture
 from reference.tiny_data import tiny_data, write_tiny
 

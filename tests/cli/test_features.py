@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from protail.data.sets import save_features
+from protail.data.images import save_features
+from protail.experiments import Run
 from protail.recipes import load_recipe, recipe_hash
-from protail.training.runs import Run
 from reference.feature_data import feature_data, write_npz
 from reference.tiny_data import write_tiny
 

@@ -12,7 +12,7 @@ from typer import Exit
 
 from protail._messages import install_command
 from protail.cli import app
-from protail.cli._command import Voice
+from protail.cli.command import Voice
 from reference.feature_data import feature_data, write_npz
 from reference.rows import long_tailed_rows
 

@@ -19,7 +19,7 @@ halves = 3
 LOSS = """
 from torch import nn
 
-from protail.losses.registry import register_loss
+from protail.losses import register_loss
 
 
 @register_loss("{loss}")

@@ -9,9 +9,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from protail._files import FileLock
 from protail._messages import install_command
 from protail.cli.search import read_seconds, search
-from protail.data.sets import save_draw
+from protail.data.images import save_draw
 from protail.recipes import load_recipe
 from reference.easy_images import easy_data
 from reference.image_data import write_class_folders
@@ -114,10 +115,9 @@ def test_nothing_but_a_journal_is_replaced(protail, draw, tmp_path):
 
 
 def test_a_journal_that_is_worked_on_is_not_replaced(found, protail, tmp_path):
-    from protail.recipes._search_locks import living
-
-    with living(tmp_path / "best.search.journal.files/workers/somebody"):
-        ended = protail("--over", "classifier.tau=0:2", "--overwrite")
+    lock = FileLock(tmp_path / "best.search.journal.files/workers/somebody")
+    ended = protail("--over", "classifier.tau=0:2", "--overwrite")
+    lock.release()
     assert ended.exit_code == 3
     assert "another search is working on it" in ended.stderr
 
@@ -132,7 +132,7 @@ def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch
         chosen["driver"] = options.driver
         raise ValueError("that was all")
 
-    monkeypatch.setattr("protail.recipes.search.run_search", no_search)
+    monkeypatch.setattr("protail.experiments.run_search", no_search)
     monkeypatch.setattr("protail.cli._train_plan.find_device", lambda _: torch.device("cuda"))
     place = "files" if kind == "files" else "draw.zip"
     ended = protail("--over", "classifier.tau", "--dataset", place)
@@ -142,7 +142,7 @@ def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch
 
 def test_the_split_of_a_folder_can_be_chosen(protail, tmp_path, monkeypatch):
     asked = {}
-    monkeypatch.setattr("protail.data.sets.load_dataset", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr("protail.data.images.load_dataset", lambda *_, **given: asked.update(given))
     protail("--over", "classifier.tau", "--data-seed", 3, "--test-share", 0.4)
     assert (asked["seed"], asked["test_share"]) == (3, 0.4)
 
@@ -217,7 +217,7 @@ def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
     over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
     given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=20", *over]
     code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
-    halting = halts_at(tmp_path, "protail.training.plain.PlainDriver.advance", 3)
+    halting = halts_at(tmp_path, "protail.training.drivers.PlainDriver.advance", 3)
     victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path, env=halting)
     wait_for_halt(victim)
     journal = tmp_path / "best.search.journal"

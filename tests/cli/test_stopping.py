@@ -13,14 +13,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from protail.backbones import backbone_names, register_backbone
 from protail.cli import _sources
 from protail.data.augment import InputSpec
-from protail.data.sets import ImageSet
-from protail.recipes import _search_work
-from protail.training.head_group import HeadGroup
-from protail.training.plain import PlainDriver
-from protail.training.runs import Run
+from protail.data.images import ImageSet
+from protail.experiments import Run
+from protail.experiments import search as search_module
+from protail.models.backbones import backbone_names, register_backbone
+from protail.training.drivers import PlainDriver
+from protail.training.stage2 import HeadGroup
 from reference.image_data import write_class_folders
 from reference.small_images import TINY, tiny
 from reference.stopping import at_call, in_a_finaliser
@@ -94,14 +94,14 @@ def test_a_signal_in_a_finaliser_stops_a_training_at_its_next_step(
 
 PLANNING = {
     "reading the data": "protail.cli._dataset_options.load_data",
-    "making a network": "protail.training.making.make_backbone",
+    "making a network": "protail.training.stage1.make_backbone",
 }
 TRAINING = {
-    "an epoch's end": "protail.recipes.running._Keeper.after_epoch",
-    "looking at scores": "protail.recipes.running.look",
-    "a checkpoint": "protail.training.runs.save_checkpoint",
-    "judging": "protail.recipes.scoring.evaluate_heads",
-    "stage 2": "protail.training.head_group.HeadGroup.forward",
+    "an epoch's end": "protail.experiments.run.Run.log",
+    "looking at scores": "protail.experiments.pipeline.Pipeline.evaluate_training",
+    "a checkpoint": "protail.experiments.run.save_checkpoint",
+    "judging": "protail.experiments.jobs.evaluate_heads",
+    "stage 2": "protail.training.stage2.HeadGroup.forward",
 }
 
 
@@ -205,7 +205,7 @@ def test_a_search_goes_on_with_its_trials(varied, protail, monkeypatch):
     searching = ["search", *DRAW[1:-2], "--over", varied, "--trials", 2, "--at-once", 1]
     finished = {
         "classifier.tau": (HeadGroup, "forward"),
-        "representation.lr": (_search_work, "judge"),
+        "representation.lr": (search_module, "evaluate"),
     }
     with monkeypatch.context() as patch:
         at_call(patch, *finished[varied], 1, in_a_finaliser)

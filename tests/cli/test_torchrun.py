@@ -10,10 +10,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from protail.backbones import make_backbone
 from protail.cli import app
-from protail.training.fabric import launch_fabric
-from protail.training.runs import Run
+from protail.experiments import Run
+from protail.models.backbones import make_backbone
+from protail.training.drivers import launch_fabric
 from reference import left_threads
 from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny

@@ -12,12 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from protail.cli import _train_progress, app
-from protail.cli._command import Voice
-from protail.data.sets import save_draw
+from protail.cli.command import Voice
+from protail.data.images import save_draw
 from protail.evaluation import Evaluation
+from protail.experiments import Job, Progress, Run
 from protail.recipes import load_recipe, recipe_hash
-from protail.recipes.running import Job, Progress
-from protail.training.runs import Run
 from reference.image_data import write_class_folders
 from reference.patience import PATIENCE, halts_at, wait_for_halt
 from reference.tiny_data import tiny_data, write_tiny
@@ -197,7 +196,7 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
 @pytest.fixture
 def halted(process, folder):
     """Start a training and halt it in its last epoch, with a checkpoint of an earlier one."""
-    environment = halts_at(folder, "protail.training.plain.PlainDriver.advance", 25)
+    environment = halts_at(folder, "protail.training.drivers.PlainDriver.advance", 25)
     running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0, env=environment)
     wait_for_halt(running)  # at step 25 of 30
     yield running

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protail.data.sets import DataSet, save_draw
+from protail.data.images import DataSet, save_draw
 from reference.real_data import real_cifar
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from protail.backbones import load_weights, make_backbone
-from protail.backbones.shards import INDEX
 from protail.cli import app
-from protail.training.runs import Run
+from protail.experiments import Run
+from protail.models.backbones import load_weights, make_backbone
+from protail.models.backbones.shards import INDEX
 from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny
 

@@ -9,7 +9,7 @@ from sklearn.metrics import recall_score
 from sklearn.model_selection import train_test_split
 
 from protail import PrototypeClassifier
-from protail.data.sets import load_dataset
+from protail.data.images import load_dataset
 
 
 def long_tailed(load, imbalance, seed, *, standardise=False):

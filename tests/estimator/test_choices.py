@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.spatial.distance import cdist
 
-from protail.estimator._evidence import gather_evidence
+from protail.estimator._choosing import choose_space, gather_evidence
 from protail.estimator._features import Features, Placement, class_means
-from protail.estimator._held_out import calibrated_scale, held_out_folds, likelihood
-from protail.estimator._plan import plans
-from protail.estimator._space import choose_space
+from protail.estimator._fitting import calibrated_scale, held_out_folds, likelihood, plans
 
 CPU = torch.device("cpu")
 METRICS = {"euclidean": "euclidean", "sqeuclidean": "sqeuclidean", "cosine": "cosine"}

@@ -318,7 +318,7 @@ def test_row_blocks_do_not_change_answers(monkeypatch):
     whole = fitted.predict_proba(X), fitted.predict(X), fitted.top_k(X, 2)[0]
     monkeypatch.setattr("protail.estimator._features._BLOCK_BYTES", 500)
     monkeypatch.setattr("protail.estimator._features._KEPT_BYTES", 0)
-    monkeypatch.setattr("protail.estimator._inference._SCORES_AT_A_TIME", 12)
+    monkeypatch.setattr("protail.estimator._predicting._SCORES_AT_A_TIME", 12)
     np.testing.assert_allclose(fitted.predict_proba(X), whole[0])
     np.testing.assert_array_equal(fitted.predict(X), whole[1])
     np.testing.assert_array_equal(fitted.top_k(X, 2)[0], whole[2])

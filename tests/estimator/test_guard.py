@@ -16,7 +16,7 @@ from sklearn.metrics import balanced_accuracy_score, recall_score
 from sklearn.neighbors import NearestCentroid
 
 from protail import PrototypeClassifier
-from protail.estimator._evidence import Evidence
+from protail.estimator._choosing import Evidence
 
 
 def gaussian_classes(counts, n_channels, spread, n_test=40, seed=0):

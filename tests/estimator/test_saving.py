@@ -20,8 +20,8 @@ from sklearn.exceptions import NotFittedError
 
 from protail import PrototypeClassifier
 from protail._files import OutputError, one_writer
-from protail.estimator import ModelFileError, _card, _model_file
-from protail.estimator._saving import prepare
+from protail.estimator import ModelFileError, _card
+from protail.estimator._persistence import prepare
 
 LABELS = {
     "text": np.array(["ant", "bee", "cat", "dog"]),
@@ -397,11 +397,27 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, after):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_really_full_disk():
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    with pytest.raises(OSError, match="No space left"):
-        _model_file._write_weights(Path("/dev/full"), {"prototypes": np.zeros((2000, 20))})
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from protail import PrototypeClassifier
+from protail._files import OutputError
+fitted = PrototypeClassifier(epochs=0).fit(np.eye(40, 400), np.arange(40) % 4)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # no file may grow larger
+try:
+    fitted.save(sys.argv[1])
+except OutputError as error:
+    print(error.strerror, list(Path(sys.argv[1]).parent.iterdir()))
+"""
+
+
+def test_a_disk_that_takes_no_more(tmp_path):
+    pytest.importorskip("resource")
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "large" in done.stdout, done
+    assert done.stdout.endswith("[]\n"), done
 
 
 def test_a_loaded_model_needs_its_file_no_more(tmp_path):

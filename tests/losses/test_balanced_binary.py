@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import binary_cross_entropy, cross_entropy, one_hot
 
-from protail.losses.balanced_binary import BalancedBinaryLoss
+from protail.losses import BalancedBinaryLoss
 from reference import losses_by_loop as naive
 from reference.losses_by_loop import assert_equals_loop, batches, dtypes
 

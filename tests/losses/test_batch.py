@@ -1,4 +1,4 @@
-"""What the losses of the comparison methods have in common."""
+"""What all losses of logits have in common."""
 
 import copy
 
@@ -7,19 +7,12 @@ import pytest
 import torch
 
 from protail import ClassProfile
-from protail.losses._batch import own_class
-from protail.losses.registry import make_loss
+from protail.losses import make_loss
 
-NAMES = ["focal", "class-balanced", "reweighted", "ldam", "balanced-binary"]
+NAMES = ["logit-adjusted", "focal", "class-balanced", "reweighted", "ldam", "balanced-binary"]
 COUNTS = [500, 30, 5]
 LOGITS = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
 TARGET = torch.arange(8) % 3
-
-
-def test_own_class():
-    target = torch.tensor([2, 0, 0])
-    expected = torch.nn.functional.one_hot(target, 4).bool()
-    assert torch.equal(own_class(target, 4), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,6 +71,7 @@ def test_other_integer_targets(name, dtype):
     [
         (torch.zeros(2, 4), torch.tensor([0, 1]), r"logits has shape \(2, 4\).*\(batch, 3\)"),
         (torch.zeros(2, 1), torch.tensor([0, 0]), r"logits has shape \(2, 1\)"),
+        (torch.zeros(3), torch.tensor([0, 1, 2]), r"logits has shape \(3,\)"),
         (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([0, 1]), "expected floating point"),
         (torch.zeros(2, 3), torch.tensor([0]), r"target has shape \(1,\).*\(2,\)"),
         (torch.zeros(2, 3), torch.tensor([0.0, 1.0]), "target .* integer class codes"),

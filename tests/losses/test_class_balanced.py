@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from protail.data.sets import long_tailed_counts
-from protail.losses.class_balanced import ClassBalancedLoss
-from protail.losses.reweighted import begin_epoch
+from protail.data.images import long_tailed_counts
+from protail.losses import ClassBalancedLoss, begin_epoch
 from reference import losses_by_loop as naive
 from reference.losses_by_loop import assert_equals_loop, batches, dtypes
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from protail.losses.registry import make_loss
+from protail.losses import make_loss
 
 N_CLASSES, SMOOTHING = 100, 0.98
 

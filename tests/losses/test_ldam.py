@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from protail.data.sets import long_tailed_counts
-from protail.heads.cosine import CosineHead
-from protail.losses.ldam import LDAMLoss, class_margins
-from protail.losses.registry import LOSSES
+from protail.data.images import long_tailed_counts
+from protail.losses import LOSSES, LDAMLoss, class_margins
+from protail.models.heads import CosineHead
 from reference import losses_by_loop as naive
 from reference.losses_by_loop import assert_equals_loop, batches, dtypes
 
@@ -112,9 +111,9 @@ def test_it_says_whose_logits_it_takes():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_margin": -0.1}, "max_margin=-0.1; expected a finite number from 0 on"),
+        ({"max_margin": -0.1}, "max_margin=-0.1; expected a finite number >= 0"),
         ({"max_margin": math.nan}, "max_margin=nan"),
-        ({"scale": 0.0}, "scale=0.0; expected a number above 0"),
+        ({"scale": 0.0}, "scale=0.0; expected a finite number > 0"),
         ({"reweight_from": -1}, "reweight_from=-1"),
         ({"beta": 1.0}, "beta=1.0"),
     ],

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from protail.data.sets import long_tailed_counts
-from protail.losses.registry import make_loss
-from protail.losses.reweighted import class_balanced_weights
+from protail.data.images import long_tailed_counts
+from protail.losses import class_balanced_weights, make_loss
 from reference.losses_by_loop import cross_entropy as loss_by_hand
 from reference.losses_by_loop import effective_number_weights as weights_by_hand
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protail.heads.routed_experts import Routing
-from protail.losses.registry import LOSSES, make_loss
+from protail.losses import LOSSES, make_loss
 from protail.losses.routing import should_be_open
+from protail.models.heads import Routing
 from reference import ride_by_loop as naive
 
 

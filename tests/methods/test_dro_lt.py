@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protail.heads.linear import LinearHead
-from protail.methods import ImageBatch, make_method
-from protail.methods.registry import METHODS
+from protail.methods import METHODS, ImageBatch, make_method
+from protail.models.heads import LinearHead
 from reference.augment import Kernels
 from reference.dro_lt_by_loop import (
     centroids_by_loop,

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from protail.methods import ImageBatch, Method, make_method, register_method
-from protail.methods.registry import METHODS
+from protail.methods import METHODS, ImageBatch, Method, make_method, register_method
 
 PARTS = (nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss(), [4, 2, 1])
 
@@ -36,7 +35,7 @@ def test_what_a_method_may_say_of_mixtures():
     for views, mixes in ((1, True), (2, False)):
         register_method(f"{views} views and no word for tests", views=views)(Method)
         assert METHODS.needs(f"{views} views and no word for tests")["mixes"] == mixes
-    with pytest.raises(ValueError, match="mixes='sometimes'; expected True, False, 'always' or"):
+    with pytest.raises(ValueError, match=r"mixes=.sometimes. is unknown; .* True, False, .always."):
         register_method("torn-for-tests", mixes="sometimes")
 
 

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protail.heads.cosine import CosineHead
-from protail.heads.linear import LinearHead
+from protail.experiments import Job, Options, run_jobs
 from protail.losses.registry import make_loss
-from protail.methods import ImageBatch, make_method, register_method
-from protail.methods.registry import METHODS
-from protail.recipes.running import Job, Options, run_jobs
-from protail.training.average import MovingAverage
-from protail.training.mixtures import mix_views
+from protail.methods import METHODS, ImageBatch, make_method, register_method
+from protail.models.heads.cosine import CosineHead
+from protail.models.heads.linear import LinearHead
+from protail.training.batches import mix_views
+from protail.training.optimisation import MovingAverage
 from reference.augment import Kernels
 from reference.mixture_consistency_by_loop import cosine_logits, disagreement, mixed_loss
 from reference.mixture_distillation_by_loop import taught_loss
@@ -357,12 +356,12 @@ def test_a_step_is_one_graph():
 
 def test_it_says_what_it_needs():
     needs = {"views": 2, "heads": (), "losses": (), "mixes": "always", "pretrained": "teacher"}
-    assert METHODS.needs("mixture-distillation") == needs
+    assert METHODS.needs("mixture-distillation").items() >= needs.items()
 
 
 @pytest.mark.parametrize("pretrained", ["student", "always", None])
 def test_what_is_trained_before_is_a_teacher_or_the_beginning(pretrained):
-    with pytest.raises(ValueError, match=r"pretrained=.*; expected True, False or 'teacher'"):
+    with pytest.raises(ValueError, match=r"pretrained=.*; expected one of True, False, 'teacher'"):
         register_method("never", pretrained=pretrained)
 
 
@@ -376,13 +375,13 @@ def test_batches_it_cannot_take_are_refused(missing):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"taught": -0.1}, "taught=-0.1; expected from 0 to 1"),
+        ({"taught": -0.1}, "taught=-0.1; expected a number >= 0 and <= 1"),
         ({"taught": 1.1}, "taught=1.1"),
         ({"taught": math.nan}, "taught=nan"),
         ({"tau": -1.0}, "tau=-1.0; expected a finite number >= 0"),
         ({"tau": math.inf}, "tau=inf"),
         ({"tau": math.nan}, "tau=nan"),
-        ({"temperature": 0.0}, "temperature=0.0; expected a number above 0"),
+        ({"temperature": 0.0}, "temperature=0.0; expected a finite number > 0"),
         ({"temperature": math.inf}, "temperature=inf"),
         ({"temperature": math.nan}, "temperature=nan"),
         ({"weight": -1.0}, "weight=-1.0"),

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protail.heads.linear import LinearHead
-from protail.losses.registry import make_loss
-from protail.methods import ImageBatch, make_method
-from protail.methods.registry import METHODS
+from protail.losses import make_loss
+from protail.methods import METHODS, ImageBatch, make_method
+from protail.models.heads import LinearHead
 from reference import paco_together
 from reference.augment import Kernels
 from reference.paco_by_loop import PaCoByLoop, arrays, embeddings, linear, paco_loss, scores

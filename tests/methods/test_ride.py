@@ -9,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from protail.backbones.experts import ExpertResNet
-from protail.heads.cosine import CosineHead
-from protail.heads.experts import ExpertsHead, HeadPerExpert
-from protail.losses.registry import make_loss
-from protail.methods import ImageBatch, Method, make_method
-from protail.methods.registry import METHODS
-from protail.methods.ride import class_temperatures
+from protail.losses import make_loss
+from protail.methods import METHODS, ImageBatch, Method, class_temperatures, make_method
+from protail.models.backbones import ExpertResNet
+from protail.models.heads import CosineHead, ExpertsHead, HeadPerExpert
 from reference import ride_by_loop as naive
 
 COUNTS = [50, 10, 3, 1]

@@ -9,8 +9,8 @@ import pytest
 
 from protail.recipes import RecipeError, load_recipe
 from protail.recipes._parts import PARTS
-from protail.training.making import build_method
 from protail.training.settings import PartnerSource
+from protail.training.stage1 import build_method
 from reference.small_recipes import small_distillation
 
 TWO_MIXTURES = {
@@ -72,7 +72,11 @@ WRONG = [
     ),
     ("mixup", {**TWO_MIXTURES, "representation.sam": 0.1}, 'expected 0: method = "mixture-cons'),
     ("mixup", {**TWO_MIXTURES, "representation.weight": -1.0}, "weight=-1.0; expected a finite"),
-    ("mixup", {**TWO_MIXTURES, "representation.projection": 0}, "projection=0; expected at least"),
+    (
+        "mixup",
+        {**TWO_MIXTURES, "representation.projection": 0},
+        "projection=0; expected a whole",
+    ),
     (
         "ldam",
         {"representation.head": "linear"},
@@ -234,7 +238,7 @@ MORE_WRONG = [
     (
         "mixture-consistency",
         {"representation.method": "mixture-distillation", "representation.taught": 2.0},
-        "taught=2.0; expected from 0 to 1",
+        "taught=2.0; expected a number >= 0 and <= 1",
     ),
     ("wd-max", {"classifier.bias": False}, "classifier.bias = false; expected true, as the head"),
     ("ride", {"representation.epochs": 20}, "fewer than epochs, which is 20"),

@@ -5,17 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from protail.backbones import make_backbone
 from protail.cli import _evaluate_run
-from protail.heads.registry import make_head
+from protail.experiments import Job, Options, Run, run_jobs
 from protail.losses.registry import make_loss
+from protail.models.backbones import make_backbone
+from protail.models.heads import make_head
 from protail.recipes import recipe_names
-from protail.recipes.running import Job, Options, run_jobs
-from protail.training.classifier import learn_heads
-from protail.training.frozen import FrozenFeatures, Stream
-from protail.training.head_group import FeatureBatch, HeadGroup
-from protail.training.representation import RepresentationTraining
-from protail.training.runs import Run
+from protail.training.features import FrozenFeatures, Stream
+from protail.training.stage1 import RepresentationTraining
+from protail.training.stage2 import FeatureBatch, HeadGroup, learn_heads
 from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from protail.recipes import recipe_names
-from protail.recipes.jobs import Options
-from protail.recipes.stage_one import training_maker
-from protail.training.classifier import learn_heads
-from protail.training.frozen import FrozenFeatures
+from protail.training.features import FrozenFeatures
 from protail.training.loop import interleave, make_streams
-from protail.training.phases import representation_steps
+from protail.training.stage1 import stage1_steps
+from protail.training.stage2 import learn_heads
 from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 
@@ -44,9 +42,13 @@ def small(name):
 
 
 def steps(recipe, data, driver, losses):
-    make = training_maker(data, 0, Options(GPU, driver))
-    return representation_steps(
-        recipe.phases, make, after_epoch=lambda _, epoch: losses.append(epoch.loss)
+    return stage1_steps(
+        recipe.phases,
+        data,
+        seed=0,
+        device=GPU,
+        captured=driver == "captured",
+        after_epoch=lambda _, epoch: losses.append(epoch.loss),
     )
 
 

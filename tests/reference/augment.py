@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protail.data._random import stream_key
+from protail.data import stream_key
 
 WORD = (1 << 64) - 1
 

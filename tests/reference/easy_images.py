@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from protail.data.sets import DataSet, ImageSet
+from protail.data.images import DataSet, ImageSet
 
 COUNTS = (60, 40, 30, 20, 14, 10, 8, 6, 4, 2)
 

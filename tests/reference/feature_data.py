@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from protail.data.sets import FeatureData, FeatureSet
+from protail.data.images import FeatureData, FeatureSet
 from reference.real_data import shared
 
 COUNTS = (120, 60, 25, 12, 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from protail.data.sets import cifar
+from protail.data.images import cifar
 
 
 def write_cifar(root, name, per_class=20, test_per_class=2, seed=0):
@@ -64,7 +64,7 @@ def write_class_folders(root, counts, seed=0):
 
 def resident(n_classes=3, per_class=4, size=(8, 8), seed=0):
     """Make a resident set of noise, class by class."""
-    from protail.data.sets import ImageSet
+    from protail.data.images import ImageSet
 
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(n_classes), per_class)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from protail.heads.linear import LinearHead
+from protail.models.heads import LinearHead
 
 
 def linear_logits(features, weight, bias):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from protail.bench.comparisons import COMPARISONS
-from protail.bench.scores import pack_bits
-from protail.data.sets import load_dataset, long_tailed_counts
+from protail.data.images import load_dataset, long_tailed_counts
 from protail.profile import ClassProfile
+from protail_paper.comparisons import COMPARISONS
+from protail_paper.scores import pack_bits
 
 GPU = "Some GPU"
 

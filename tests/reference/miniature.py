@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from protail.backbones import backbone_names, make_backbone, register_backbone
 from protail.data.augment import InputSpec
+from protail.models.backbones import backbone_names, make_backbone, register_backbone
 
 # A network of timm, for images of a few pixels.
 SMALL_TIMM = "small-timm-for-tests"

@@ -6,9 +6,9 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from protail.heads.linear import LinearHead
 from protail.methods import ImageBatch, make_method
-from protail.training.fabric import leave_group_at_end
+from protail.models.heads import LinearHead
+from protail.training.drivers import leave_group_at_end
 
 # By rank and step.
 LABELS = [[[0, 1, 2], [1, 1, 0]], [[2, 2, 0], [0, 2, 1]]]

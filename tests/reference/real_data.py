@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protail.data.sets import cifar, load_dataset
+from protail.data.images import cifar, load_dataset
 
 _PACKED = {"cifar10-lt": "data/draws/cifar10-lt-100.zip"}
 

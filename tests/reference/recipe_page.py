@@ -10,10 +10,9 @@ import re
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from protail.backbones import backbone_names
-from protail.backbones.timm_models import TIMM_NAMES
-from protail.data.augment._augment import NAMES
-from protail.data.augment._loader import LOADER_NAMES
+from protail.data.augment import LOADER_NAMES, NAMES
+from protail.models.backbones import backbone_names
+from protail.models.backbones.registry import TIMM_NAMES
 from protail.recipes._parts import PARTS
 from protail.recipes._rules import _RANGES
 from protail.recipes._stages import STAGES

@@ -27,9 +27,8 @@ def long_tail_labels(n_classes=30, largest=200, imbalance=50, seed=0):
 def small_steps(block=8, chunk=5) -> Iterator[None]:
     """Cut the work into many small pieces, so that their borders are met in small examples."""
     with (
-        mock.patch("protail.data._class_stream.BLOCK", block),
-        mock.patch("protail.data.samplers.BLOCK", block),
-        mock.patch("protail.data._cycles._CHUNK", chunk),
+        mock.patch("protail.data.samplers._BLOCK", block),
+        mock.patch("protail.data._random._CHUNK", chunk),
     ):
         yield
 

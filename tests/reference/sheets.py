@@ -1,6 +1,22 @@
 """What stands on a drawn sheet."""
 
-from matplotlib.text import Text
+import pytest
+
+
+@pytest.fixture
+def sheets(monkeypatch):
+    """Collect figures as they are drawn."""
+    import matplotlib.figure
+
+    drawn = []
+    original = matplotlib.figure.Figure.savefig
+
+    def keep(figure, *arguments, **options):
+        drawn.append(figure)
+        return original(figure, *arguments, **options)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
+    return drawn
 
 
 def hidden_ticks(figure):
@@ -21,6 +37,8 @@ def hidden_ticks(figure):
 
 def texts_that_overlap(figure):
     """Find texts of a sheet that lie on each other."""
+    from matplotlib.text import Text
+
     figure.canvas.draw()
     hidden = hidden_ticks(figure)
     boxes = [

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from protail.backbones import CifarResNet, backbone_names, register_backbone
-from protail.data.sets import DataSet, ImageSet
+from protail.data.images import DataSet, ImageSet
+from protail.models.backbones import CifarResNet, backbone_names, register_backbone
 
 TINY = "tiny-for-tests"
 

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from protail.backbones import CifarResNet
-from protail.heads.linear import LinearHead
-from protail.losses.registry import make_loss
+from protail.losses import make_loss
 from protail.methods import ImageBatch, make_method
+from protail.models.backbones import CifarResNet
+from protail.models.heads import LinearHead
 
 COUNTS = [50, 20, 7, 3]
 # Losses that a method with a loss of its own would pass over.

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from protail.backbones import backbone_names, register_backbone
-from protail.backbones.experts import ExpertResNet
+from protail.models.backbones import ExpertResNet, backbone_names, register_backbone
 from protail.recipes import load_recipe
 from reference.small_images import TINY
 
@@ -31,7 +30,7 @@ def _tiny_experts(n_experts):
 for _n in (2, 3, 4):
     # Collected for its examples too, this file may be imported under two names.
     if TINY_EXPERTS.format(_n) not in backbone_names():
-        register_backbone(TINY_EXPERTS.format(_n))(_tiny_experts(_n))
+        register_backbone(TINY_EXPERTS.format(_n), experts=_n)(_tiny_experts(_n))
 
 
 def small_recipe(name):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from protail.data.sets import DataSet, ImageSet, long_tailed_counts, save_draw
-from protail.data.sets.long_tail import draw_description
+from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_draw
+from protail.data.images.long_tail import subset_description
 
 # A recipe for it: resnet32 learns it in seconds on a CPU, the same bits each time.
 RECIPE = """
@@ -51,7 +51,7 @@ def tiny_data(n_max=40, imbalance=10, test_per_class=8, seed=0):
         "patterns",
         patterns(counts, seed),
         patterns([test_per_class] * N_CLASSES, seed + 1000),
-        description=draw_description(
+        description=subset_description(
             imbalance=imbalance, kind="exp", selection="first", seed=0, n_max=n_max
         ),
     )

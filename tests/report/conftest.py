@@ -1,19 +1,5 @@
 """What tests of pictures share."""
 
-import pytest
+from reference.sheets import sheets
 
-
-@pytest.fixture
-def sheets(monkeypatch):
-    """Collect figures as they are drawn."""
-    import matplotlib.figure
-
-    drawn = []
-    original = matplotlib.figure.Figure.savefig
-
-    def keep(figure, *arguments, **options):
-        drawn.append(figure)
-        return original(figure, *arguments, **options)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
-    return drawn
+__all__ = ["sheets"]

@@ -3,8 +3,8 @@ import io
 
 import pytest
 
+from protail.experiments import Search, SearchResult, SearchTrial, read_searched_keys
 from protail.recipes import load_recipe
-from protail.recipes.search import Search, SearchResult, SearchTrial, read_searched_keys
 from reference.easy_images import easy_data
 
 pytest.importorskip("matplotlib")

@@ -56,3 +56,14 @@ def test_features_of_any_kind_come_back_from_the_cache(dtype, shape, tmp_path):
     found = FeatureCache(tmp_path).get({}, lambda: pytest.fail("computed again"), CPU)
     assert found.dtype == dtype
     assert torch.equal(found, features)
+
+
+def test_a_cache_that_cannot_be_written_costs_no_features(tmp_path):
+    (tmp_path / "file").touch()
+    cache = FeatureCache(tmp_path / "file")
+    with pytest.warns(UserWarning, match="cannot be written") as warned:
+        first = [cache.get({"n": n}, lambda: torch.full((2, 3), 7.0), CPU) for n in range(3)]
+    assert len(warned) == 1
+    assert all(features.eq(7).all() for features in first)
+    again = cache.get({"n": 1}, lambda: pytest.fail("computed again"), CPU)
+    assert torch.equal(again, first[1])

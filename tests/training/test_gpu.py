@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from protail.backbones import make_backbone
-from protail.training.classifier import learn_heads, learn_stable_heads
-from protail.training.frozen import FrozenFeatures
+from protail.models.backbones import make_backbone
+from protail.training.features import FrozenFeatures
 from protail.training.loop import interleave
-from protail.training.representation import RepresentationTraining
 from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training.stage1 import RepresentationTraining
+from protail.training.stage2 import learn_heads, learn_stable_heads
 from reference.small_images import small_images
 
 pytestmark = [

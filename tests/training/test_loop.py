@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protail.training import History, PlainDriver, cosine, diverged, train
-from protail.training.denormals import flushed_denormals
+from protail.training.loop import flushed_denormals
 
 GOALS = [torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]), torch.tensor([-1.0, 0.0])]
 

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from protail import __version__
-from protail.cli._command import BAD_INPUT, tell_end
 from protail.cli.add_class import add_class
-from protail.cli.bench import bench
+from protail.cli.command import BAD_INPUT, tell_end
 from protail.cli.compare import compare
 from protail.cli.data import data_app
 from protail.cli.doctor import doctor
 from protail.cli.evaluate import evaluate
 from protail.cli.fit import fit
 from protail.cli.predict import predict
-from protail.cli.quickstart import quickstart
 from protail.cli.recipes import recipes_app
 from protail.cli.search import search
 from protail.cli.train import train
 from protail.cli.weights import weights
 
 
+@functools.cache
+def _plugged_in() -> dict[str, EntryPoint]:
+    """Commands of other packages: each entry point of the group is a `typer.Typer`."""
+    return {entry.name: entry for entry in entry_points(group="protail.commands")}
+
+
 class _Commands(TyperGroup):
     """The commands; with --json also words that typer does not understand end in an object."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *_plugged_in()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in _plugged_in():
+            return own
+        command = typer.main.get_command(_plugged_in()[cmd_name].load())
+        command.name = cmd_name
+        return command
 
     def main(self, args: Any = None, *rest: Any, **options: Any) -> Any:
         words = sys.argv[1:] if args is None else args
@@ -64,10 +81,8 @@ _EXAMPLES: dict[Callable[..., None], str] = {
     compare: "protail compare model-a model-b test.npz",
     add_class: "protail add-class model lynx lynx.npz --check test.npz",
     doctor: "protail doctor",
-    quickstart: "protail quickstart -o first-model",
     train: "protail train pc-la --dataset cifar100-lt --imbalance 100",
     search: "protail search pc-la --dataset cifar100-lt --over classifier.tau",
-    bench: "protail bench table1 table2 --budget 9m",
     weights: "protail weights runs/pc-la-cifar100-lt-100-seed0 -o backbone",
 }
 for _function, _example in _EXAMPLES.items():

@@ -64,7 +64,7 @@ devices = one_of("auto", "cpu", "cuda")
 
 def recipe_names() -> list[str]:
     """List the recipes that come with protail, without reading them."""
-    folder = Path(protail.__file__).parent / "recipes"
+    folder = Path(protail.__file__).parent / "recipes" / "library"
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 

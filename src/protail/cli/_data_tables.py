@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protail._messages import counted, not_installed
-from protail.analysis import table7_entries, table7_errata, table7_row
-from protail.cli._command import console
+from protail.cli.command import console
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from protail.cli._command import Voice
-    from protail.data.sets import DataSet, FeatureData
+    from protail.cli.command import Voice
+    from protail.data.images import DataSet, FeatureData
     from protail.profile import ClassProfile
 
 _BARS, _BAR_WIDTH = 20, 50
@@ -36,9 +35,6 @@ def sets_table(listed: list[dict[str, Any]]) -> Table:
 def stats(dataset: DataSet | FeatureData) -> dict[str, Any]:
     """Count the classes and images of a data set, in values that JSON can hold."""
     profile = dataset.train.profile
-    row = table7_row(dataset.name, dataset.description.get("imbalance"))
-    if dataset.description.get("kind", "exp") != "exp":
-        row = None
     return {
         "name": dataset.name,
         "description": dataset.description,
@@ -51,17 +47,11 @@ def stats(dataset: DataSet | FeatureData) -> dict[str, Any]:
             name: {"classes": len(group), "samples": int(profile.counts[group].sum())}
             for name, group in profile.groups().items()
         },
-        "table7": None
-        if row is None
-        else {
-            "entries": [vars(entry) for entry in table7_entries(row, profile)],
-            "errata": table7_errata(row, profile),
-        },
     }
 
 
 def show_stats(voice: Voice, dataset: DataSet | FeatureData, found: dict[str, Any]) -> None:
-    """Show what `stats` found: a line, a table of groups, errata, bars."""
+    """Show what `stats` found: a line, a table of groups, bars."""
     images = ", ".join(f"{n:,} {part}" for part, n in found["images"].items())
     each = f" as {counted(found['features'], 'feature')} each" if found["features"] else ""
     voice.show(
@@ -69,8 +59,6 @@ def show_stats(voice: Voice, dataset: DataSet | FeatureData, found: dict[str, An
         f"imbalance {found['imbalance']:.4g}"
     )
     voice.show(_groups_table(found))
-    for erratum in (found["table7"] or {"errata": []})["errata"]:
-        voice.show(f"Table 7 of the paper, {erratum}")
     for line in bars(dataset.train.profile, console().width):
         voice.show(line)
 
@@ -79,24 +67,14 @@ def _groups_table(found: dict[str, Any]) -> Table:
     from rich import box
     from rich.table import Table
 
-    printed: dict[tuple[str, str], int] = {}
-    if found["table7"]:
-        printed = {
-            (entry["group"], entry["attribute"]): entry["printed"]
-            for entry in found["table7"]["entries"]
-        }
     headings = ["group", "classes", "images", "share"]
-    table = Table(*headings, *(["paper: classes", "images"] if printed else []), box=box.SIMPLE)
+    table = Table(*headings, box=box.SIMPLE)
     for column in table.columns[1:]:
         column.justify = "right"
     everything = {"classes": found["classes"], "samples": sum(found["counts"])}
     for name, group in {**found["groups"], "all": everything}.items():
         cells = [f"{group['classes']:,}", f"{group['samples']:,}"]
         cells.append(f"{100 * group['samples'] / everything['samples']:.1f} %")
-        if printed:
-            for attribute in ("classes", "samples"):
-                value = printed[name, attribute]
-                cells.append(f"{value:,}" + ("" if value == group[attribute] else " (!)"))
         table.add_row(name, *cells)
     return table
 
@@ -157,7 +135,7 @@ def counts_picture(dataset: DataSet | FeatureData) -> bytes:
     --------
     >>> import numpy as np
     >>> from protail.cli._data_tables import counts_picture
-    >>> from protail.data.sets import DataSet, ImageSet
+    >>> from protail.data.images import DataSet, ImageSet
     >>> images = ImageSet([0, 0, 1], ("ant", "bee"), np.zeros((3, 3, 8, 8), np.uint8))
     >>> counts_picture(DataSet("ants", images, images))[1:4]
     b'PNG'

@@ -12,7 +12,7 @@ from protail.cli import _completion as completion
 from protail.cli.data import DataRoot, DataSeed, Imbalance, Kind, Lists, Selection, TestShare
 
 if TYPE_CHECKING:
-    from protail.data.sets import DataSet, FeatureData
+    from protail.data.images import DataSet, FeatureData
 
 __all__ = [
     "DataRoot",
@@ -86,7 +86,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> DataSet | 
     Traceback (most recent call last):
     ValueError: data set='photos' is unknown; expected one of ...
     """
-    from protail.data.sets import load_dataset
+    from protail.data.images import load_dataset
 
     given = {option: value for option, value in options.items() if value is not None}
     return load_dataset(name, root=root, **given)
@@ -94,15 +94,15 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> DataSet | 
 
 def load_images(name: str, root: Path | None = None, **options: Any) -> DataSet:
     """Load a data set as `load_data` does, for a command that cannot do without images."""
-    from protail.data.sets import require_images
+    from protail.data.images import require_images
 
     return require_images(load_data(name, root, **options), "search with")
 
 
 def hold_out(data: DataSet | FeatureData, share: float, seed: int) -> DataSet:
     """Put a share of each class's training images in the place of the test images."""
-    from protail.data.sets import require_images
-    from protail.recipes.search import held_out_data
+    from protail.data.images import require_images
+    from protail.experiments import held_out_data
 
     if not 0 < share < 1:
         raise ValueError(f"--held-out {share:g}; expected a share above 0 and below 1.")
@@ -122,10 +122,10 @@ def load_aside(name: str, root: Path | None, ratio: float, **options: Any) -> Da
     Returns
     -------
     DataSet
-        What `protail.recipes.search.aside_data` makes of both draws.
+        What `protail.experiments.aside_data` makes of both draws.
     """
-    from protail.data.sets import require_images
-    from protail.recipes.search import aside_data
+    from protail.data.images import require_images
+    from protail.experiments import aside_data
 
     if not ratio >= 1:
         raise ValueError(
@@ -152,10 +152,8 @@ def check_test_images(data: DataSet | FeatureData, what_to_do: str) -> None:
     what_to_do : str
         About images that are broken; what an error says.
     """
-    from protail._messages import counted
-    from protail.data.sets import DataSetError, FeatureData
-    from protail.data.sets._errors import first_few
-    from protail.data.sets._pictures import unreadable
+    from protail._messages import counted, first_few
+    from protail.data.images import DataSetError, FeatureData, unreadable
 
     if isinstance(data, FeatureData) or os.environ.get("RANK", "0") != "0":
         return

@@ -10,19 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from protail._messages import counted
-from protail.backbones import make_backbone
 from protail.cli._dataset_options import hold_out, load_aside, load_data
 from protail.cli._devices import find_device
-from protail.data.sets import DataSet, DataSetError, FeatureData
-from protail.data.sets.registry import DATA_SETS
-from protail.heads.registry import make_head
+from protail.data.images import DATA_SETS, DataSet, DataSetError, FeatureData
+from protail.experiments import (
+    CLASSIFIER_BACKBONE,
+    Run,
+    RunError,
+    data_record,
+    differing_keys,
+    evaluate_heads,
+)
+from protail.models.backbones import make_backbone
+from protail.models.heads import make_head
 from protail.recipes import Recipe
-from protail.recipes.jobs import data_record
-from protail.recipes.scoring import CLASSIFIER_BACKBONE, evaluate_heads
-from protail.training._run_json import differing_keys
-from protail.training.frozen import FrozenFeatures
-from protail.training.given import Features, GivenFeatures
-from protail.training.runs import Run, RunError
+from protail.training import Features, FrozenFeatures, GivenFeatures
 
 
 def evaluate_run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from protail.data.features import FeatureFile
+    from protail.data.tables import FeatureFile
 
 FeaturesKey = Annotated[
     str | None, typer.Option("--features", metavar="NAME", help="Array or column with the rows.")
@@ -59,7 +59,7 @@ class FeatureOptions:
         self, path: Path, *, labels_file: Path | None = None, need_labels: bool = False
     ) -> FeatureFile:
         """Open a file of features."""
-        from protail.data.features import open_features
+        from protail.data.tables import open_features
 
         return open_features(
             path,

@@ -12,7 +12,6 @@ import numpy as np
 
 from protail._messages import counted
 from protail.cli._column_words import columns_in_words, identifiers
-from protail.cli._command import Voice
 from protail.cli._judging import judge
 from protail.cli._sources import (
     Array,
@@ -22,11 +21,12 @@ from protail.cli._sources import (
     not_used,
     open_sources,
 )
+from protail.cli.command import Voice
 
 if TYPE_CHECKING:
     from protail import Evaluation
     from protail.cli._feature_options import FeatureOptions
-    from protail.data.features import FeatureFile, Scan
+    from protail.data.tables import FeatureFile, Scan
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def read_training_rows(
     path: Path, options: FeatureOptions, labels_file: Path | None, voice: Voice
 ) -> TrainingRows:
     """Read a file and tell what is in it."""
-    from protail.data.features import scan, take
+    from protail.data.tables import scan, take
 
     file = options.open(path, labels_file=labels_file, need_labels=True)
     truth, rows = file.labels(), file.rows()
@@ -168,7 +168,7 @@ def fit_and_judge(
 ) -> Fitted:
     """Judge settings on rows that had no part in learning, then learn from all rows."""
     from protail import PrototypeClassifier
-    from protail.data.features import split, take
+    from protail.data.tables import split, take
 
     classifier = PrototypeClassifier(**settings)
     model = Model(data.path, classifier, data.names)
@@ -215,7 +215,7 @@ def fit_and_judge(
 
 def _judge_rows(model: Model, rows: Array, labels: Array, index: Array) -> Evaluation:
     from protail import Evaluation
-    from protail.data.features import take
+    from protail.data.tables import take
 
     answers = ask(model, take(rows, index))
     classes = model.classifier.classes_
@@ -239,7 +239,7 @@ def save_with_picture(
     drawn: Mapping[str, Evaluation] | None = None,
 ) -> Path | None:
     """Save the model with its card and a picture of ``drawn``, by default of its classes."""
-    from protail.estimator._saving import PICTURE
+    from protail.estimator import PICTURE
 
     picture = None
     if fitted.evaluation is not None:

@@ -24,7 +24,7 @@ def check_model_folder(folder: Path) -> None:
     >>> from protail.cli._folders import check_model_folder
     >>> check_model_folder(Path("no-such-folder"))
     """
-    from protail.estimator._model_file import is_model
+    from protail.estimator import is_model
 
     try:
         found = None if is_model(folder) else _what_it_is(folder)
@@ -39,9 +39,9 @@ def check_model_folder(folder: Path) -> None:
 
 def _what_it_is(folder: Path) -> tuple[str, str] | None:
     """Say what is there and what to do with it; None where it is nothing known."""
-    from protail.backbones.shards import INDEX
-    from protail.estimator._model_file import is_model
-    from protail.training._run_folder import is_run
+    from protail.estimator import is_model
+    from protail.experiments import is_run
+    from protail.models.backbones import INDEX
 
     if folder.is_file():
         return "a file", "The model comes first, and files behind it."
@@ -67,8 +67,8 @@ def _what_it_is(folder: Path) -> tuple[str, str] | None:
 
 
 def _of_run(folder: Path) -> str:
-    from protail.data.sets import dataset_names
-    from protail.training.runs import Run
+    from protail.data.images import dataset_names
+    from protail.experiments import Run
 
     run = Run.open(folder)
     if not run.finished:
@@ -86,7 +86,7 @@ def _of_run(folder: Path) -> str:
 
 
 def _holds_images(folder: Path) -> bool:
-    from protail.data.sets.imagefolder import ENDINGS
+    from protail.data.images import ENDINGS
 
     # In folders of classes, also those in train and test.
     files = chain.from_iterable(folder.glob(each) for each in ("*/*", "*/*/*"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from protail.cli._command import Voice
 from protail.cli._progress import row_progress
 from protail.cli._sources import (
     Array,
@@ -17,10 +16,11 @@ from protail.cli._sources import (
     labels_for,
     leave_out_non_finite,
 )
+from protail.cli.command import Voice
 
 if TYPE_CHECKING:
     from protail import Evaluation
-    from protail.data.features import FeatureFile
+    from protail.data.tables import FeatureFile
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from protail.cli._prediction_files import Format, find_format
 if TYPE_CHECKING:
     from protail.cli._feature_options import FeatureOptions
     from protail.cli._sources import Answers, Model
-    from protail.data.features import FeatureFile
+    from protail.data.tables import FeatureFile
 
 _JOB, _NEXT = "job.json", "next.part"
 _FORMAT = "protail-predictions-1"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from protail._messages import counted
-from protail.cli._command import Voice, console
+from protail.cli.command import Voice, console
 
 _FIRST_WORD_AFTER = 2.0
 

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from protail.cli._command import Voice
+    from protail.cli.command import Voice
     from protail.evaluation import Evaluation
 
 Record = Mapping[str, Mapping[str, Any]]

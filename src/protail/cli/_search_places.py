@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from protail._messages import counted
 
 if TYPE_CHECKING:
-    from protail.recipes.search import Search, SearchResult
+    from protail.experiments import Search, SearchResult
 
 
 class SearchPlaces:
@@ -46,7 +46,7 @@ class SearchPlaces:
     def clear_journal(self, search: Search) -> None:
         """Remove the journal of another search, unless one is working on it."""
         from protail._files import OutputError
-        from protail.recipes._search_locks import is_alive
+        from protail.experiments import is_alive
 
         if not _is_of_another(self.journal, search):
             return

@@ -17,9 +17,9 @@ from protail.cli._column_words import columns_in_words
 
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
-    from protail.cli._command import Voice
     from protail.cli._feature_options import FeatureOptions
-    from protail.data.features import FeatureFile
+    from protail.cli.command import Voice
+    from protail.data.tables import FeatureFile
 
 Array = NDArray[Any]
 

@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from protail._messages import counted, unknown_name
-from protail.backbones.cost import gflops
 from protail.cli._devices import find_device
 from protail.cli._train_start import check_photos_suffice, expectation, start_words
-from protail.data.augment._augment import NAMES
-from protail.data.augment._loader import LOADER_NAMES
-from protail.data.sets import DataSet, FeatureData
+from protail.data.augment import LOADER_NAMES, NAMES
+from protail.data.images import DataSet, FeatureData
+from protail.experiments import Job, Options, is_done, is_run
+from protail.models.backbones import gflops
 from protail.profile import ClassProfile
-from protail.recipes import recipe_hash
-from protail.recipes._parts import options_taken
-from protail.recipes.running import Job, Options, is_done
-from protail.training._run_folder import is_run
-from protail.training.frozen import Stream, stage_steps
-from protail.training.given import GivenFeatures
-from protail.training.representation import RepresentationTraining
+from protail.recipes import options_taken, recipe_hash
+from protail.training import GivenFeatures, RepresentationTraining, Stream, stage_steps
 
 if TYPE_CHECKING:
-    from protail.cli._command import Voice
+    from protail.cli.command import Voice
     from protail.recipes import Recipe
-    from protail.training.settings import ClassifierSettings, RepresentationSettings
+    from protail.training import ClassifierSettings, RepresentationSettings
 
 DRIVERS = ("auto", "plain", "captured", "fabric")
 
@@ -222,7 +217,7 @@ def _cost(training: RepresentationTraining, data: DataSet) -> dict[str, Any]:
 
 def _classifier_steps(settings: ClassifierSettings, data: DataSet | FeatureData) -> int:
     from protail.data import make_sampler
-    from protail.losses.registry import make_loss
+    from protail.losses import make_loss
 
     make_loss(settings.loss, data.train.profile.counts, **settings.loss_options)
     if isinstance(data, FeatureData):

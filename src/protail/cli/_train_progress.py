@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from protail.cli._command import Voice, console
 from protail.cli._progress import in_words
+from protail.cli.command import Voice, console
 
 if TYPE_CHECKING:
-    from protail.recipes.running import Job, Progress
+    from protail.experiments import Job, Progress
 
 Watcher = Callable[["Progress"], None]
 
@@ -34,7 +34,7 @@ def training_progress(voice: Voice, jobs: Sequence[Job]) -> Iterator[Watcher]:
     Yields
     ------
     callable
-        The ``watch`` argument of `protail.recipes.running.run_jobs`.
+        The ``watch`` argument of `protail.experiments.run_jobs`.
     """
     if voice.is_watched:
         with _bars(jobs) as watch:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protail._messages import counted
-from protail.backbones.registry import BACKBONES
-from protail.data.sets import DataSet
-from protail.training.settings import RepresentationSettings
+from protail.data.images import DataSet
+from protail.models.backbones import BACKBONES
+from protail.training import RepresentationSettings
 
 Phases = Mapping[str, RepresentationSettings]
 

@@ -13,15 +13,6 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.cli._command import (
-    Debug,
-    Device,
-    Json,
-    ModelFolder,
-    Overwrite,
-    Voice,
-)
-from protail.cli._command import command as _command
 from protail.cli._feature_options import (
     Columns,
     Exclude,
@@ -29,11 +20,20 @@ from protail.cli._feature_options import (
     FeaturesKey,
     LabelsKey,
 )
+from protail.cli.command import (
+    Debug,
+    Device,
+    Json,
+    ModelFolder,
+    Overwrite,
+    Voice,
+)
+from protail.cli.command import command as _command
 
 if TYPE_CHECKING:
     from protail import PrototypeClassifier
     from protail.cli._judging import Judged
-    from protail.data.features import FeatureFile
+    from protail.data.tables import FeatureFile
 
 Name = Annotated[str, typer.Argument(help="What to call the class.", show_default=False)]
 Files = Annotated[list[Path], typer.Argument(help="Files with its rows.", show_default=False)]
@@ -76,7 +76,7 @@ def add_class(
     """
     from protail.cli._judging import judge
     from protail.cli._sources import Model, open_sources, tell_columns
-    from protail.estimator._saving import check_replaceable
+    from protail.estimator import check_replaceable
 
     voice = Voice(as_json)
     if labels_file is not None and check is None:

@@ -10,8 +10,6 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.cli._command import Debug, Device, Json, Voice
-from protail.cli._command import command as _command
 from protail.cli._feature_options import (
     Columns,
     Exclude,
@@ -20,6 +18,8 @@ from protail.cli._feature_options import (
     LabelsFiles,
     LabelsKey,
 )
+from protail.cli.command import Debug, Device, Json, Voice
+from protail.cli.command import command as _command
 from protail.cli.evaluate import LabelledFiles
 
 if TYPE_CHECKING:

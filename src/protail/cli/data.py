@@ -9,11 +9,11 @@ import typer
 
 from protail._messages import counted
 from protail.cli import _completion as completion
-from protail.cli._command import Debug, Json, Overwrite, Voice
-from protail.cli._command import command as _command
+from protail.cli.command import Debug, Json, Overwrite, Voice
+from protail.cli.command import command as _command
 
 if TYPE_CHECKING:
-    from protail.data.sets import DataSet, FeatureData
+    from protail.data.images import DataSet, FeatureData
 
 data_app = typer.Typer(
     help="Data sets: list them, count them, fetch and check them, export a draw.",
@@ -85,8 +85,7 @@ Output = Annotated[
 def data_list(as_json: Json = False, debug: Debug = False) -> None:
     """List the data sets there are and the options each takes."""
     from protail.cli._data_tables import sets_table
-    from protail.data.sets import dataset_names
-    from protail.data.sets.registry import DATA_SETS
+    from protail.data.images import DATA_SETS, dataset_names
 
     voice = Voice(as_json)
     listed = [
@@ -153,8 +152,8 @@ def data_prepare(
 
     Files with a published checksum are checked by it; all other images are read once.
     """
-    from protail.data.sets import data_root as resolved_root
-    from protail.data.sets import require_images
+    from protail.data.images import data_root as resolved_root
+    from protail.data.images import require_images
 
     voice = Voice(as_json)
     # Balanced where there is a choice: all images are read, whatever will be drawn from them.
@@ -198,7 +197,7 @@ def data_export(
     one up: draws nest.
     """
     from protail._files import OutputError, check_free
-    from protail.data.sets import require_images, save_draw
+    from protail.data.images import require_images, save_draw
 
     voice = Voice(as_json)
     if output.suffix != ".zip":
@@ -232,7 +231,7 @@ def _draw(
 def _load(
     name: str, root: Path | None, *, download: bool = True, **options: Any
 ) -> DataSet | FeatureData:
-    from protail.data.sets import load_dataset
+    from protail.data.images import load_dataset
 
     given = {option: value for option, value in options.items() if value is not None}
     return load_dataset(name, root=root, download=download, **given)
@@ -240,16 +239,15 @@ def _load(
 
 def _taken(name: str, **options: Any) -> dict[str, Any]:
     """Keep the options that a registered data set takes; others are no fault of the user."""
-    from protail.data.sets.registry import DATA_SETS
+    from protail.data.images import DATA_SETS
 
     takes = DATA_SETS.options(name) if name in DATA_SETS.names() else {}
     return {option: value for option, value in options.items() if option in takes}
 
 
 def _read_all(dataset: DataSet) -> None:
-    from protail.data.sets import DataSetError
-    from protail.data.sets._errors import first_few
-    from protail.data.sets._pictures import unreadable
+    from protail._messages import first_few
+    from protail.data.images import DataSetError, unreadable
 
     paths = [path for images in dataset.parts.values() for path in images.paths]
     bad = [paths[i] for i in unreadable(paths)]

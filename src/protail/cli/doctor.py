@@ -15,8 +15,8 @@ import typer
 
 from protail import __version__
 from protail._messages import counted, install_command
-from protail.cli._command import Debug, Json, Voice
-from protail.cli._command import command as _command
+from protail.cli.command import Debug, Json, Voice
+from protail.cli.command import command as _command
 
 # Packages whose import name is not the name they are installed by.
 _IMPORT_NAMES = {"scikit-learn": "sklearn", "pillow": "PIL"}

@@ -9,8 +9,6 @@ import numpy as np
 import typer
 
 from protail._messages import counted
-from protail.cli._command import Debug, Device, Json, Voice
-from protail.cli._command import command as _command
 from protail.cli._completion import data_sets
 from protail.cli._dataset_options import DataRoot, Lists
 from protail.cli._feature_options import (
@@ -22,6 +20,8 @@ from protail.cli._feature_options import (
     LabelsKey,
 )
 from protail.cli._folders import check_model_folder
+from protail.cli.command import Debug, Device, Json, Voice
+from protail.cli.command import command as _command
 
 if TYPE_CHECKING:
     from protail import Evaluation

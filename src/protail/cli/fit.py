@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protail.cli._command import Debug, Device, Json, Overwrite, Voice
-from protail.cli._command import command as _command
 from protail.cli._completion import one_of
 from protail.cli._feature_options import (
     Columns,
@@ -19,6 +17,8 @@ from protail.cli._feature_options import (
     Keep,
     LabelsKey,
 )
+from protail.cli.command import Debug, Device, Json, Overwrite, Voice
+from protail.cli.command import command as _command
 
 File = Annotated[
     Path,
@@ -102,8 +102,7 @@ def fit(
     from protail import PrototypeClassifier
     from protail.cli._fitting import fit_and_judge, read_training_rows, save_with_picture
     from protail.cli.evaluate import show_evaluation
-    from protail.estimator._checks import check_device, check_settings
-    from protail.estimator._saving import check_replaceable
+    from protail.estimator import check_device, check_replaceable, check_settings
 
     voice = Voice(as_json)
     check_replaceable(output, overwrite=overwrite)

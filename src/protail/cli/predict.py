@@ -12,14 +12,14 @@ import typer
 
 from protail._messages import counted
 from protail._stopping import check_stop, in_steps
-from protail.cli._command import Debug, Device, Json, ModelFolder, Overwrite, Voice
-from protail.cli._command import command as _command
 from protail.cli._feature_options import Columns, Exclude, FeatureOptions, FeaturesKey, Keep
+from protail.cli.command import Debug, Device, Json, ModelFolder, Overwrite, Voice
+from protail.cli.command import command as _command
 
 if TYPE_CHECKING:
     from protail.cli._prediction_job import PredictionJob
     from protail.cli._sources import Model
-    from protail.data.features import FeatureFile
+    from protail.data.tables import FeatureFile
 
 # Classes named in one piece of the output, all rows together.
 _NAMED_AT_A_TIME = 65_536

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from protail.cli import _completion as completion
-from protail.cli._command import Debug, Json, Voice
-from protail.cli._command import command as _command
+from protail.cli.command import Debug, Json, Voice
+from protail.cli.command import command as _command
 
 recipes_app = typer.Typer(
     help="List the recipes that come with protail, or show one.",
@@ -110,7 +110,7 @@ def _table(listed: list[dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
 
-    from protail.recipes._stages import STAGES
+    from protail.recipes import STAGES
 
     numbers = {stage: str(number) for number, stage in enumerate(STAGES)}
     caption = ", ".join(f"{number} {stage}" for stage, number in numbers.items())

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protail._messages import counted
-from protail.cli._command import Debug, Device, Json, Overwrite, Voice
-from protail.cli._command import command as _command
 from protail.cli._completion import one_of
 from protail.cli._dataset_options import (
     DataRoot,
@@ -25,10 +23,12 @@ from protail.cli._dataset_options import (
     load_images,
 )
 from protail.cli._search_places import SearchPlaces
+from protail.cli.command import Debug, Device, Json, Overwrite, Voice
+from protail.cli.command import command as _command
 from protail.cli.recipes import Recipe, Set, read_changes
 
 if TYPE_CHECKING:
-    from protail.recipes.search import Search, SearchResult, SearchTrial
+    from protail.experiments import Search, SearchResult, SearchTrial
 
 Over = Annotated[
     list[str] | None,
@@ -108,8 +108,8 @@ def search(
     Test images are never looked at. The same command goes on where it was stopped.
     """
     from protail.cli._train_plan import choose_options
+    from protail.experiments import Search, read_searched_keys, run_search
     from protail.recipes import load_recipe
-    from protail.recipes.search import Search, read_searched_keys, run_search
 
     voice = Voice(as_json)
     places = SearchPlaces(output, journal)
@@ -188,7 +188,7 @@ def read_seconds(text: str) -> float:
 
 def _picture(result: SearchResult, voice: Voice) -> bytes | None:
     """Draw the picture; a search without matplotlib has found as much."""
-    from protail.report.search_picture import search_picture
+    from protail.report import search_picture
 
     if result.best is None:
         return None

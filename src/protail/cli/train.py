@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from protail.cli._command import Debug, Device, Json, Overwrite, Voice
-from protail.cli._command import command as _command
 from protail.cli._completion import one_of
 from protail.cli._dataset_options import (
     DataRoot,
@@ -24,6 +22,8 @@ from protail.cli._dataset_options import (
     Selection,
     TestShare,
 )
+from protail.cli.command import Debug, Device, Json, Overwrite, Voice
+from protail.cli.command import command as _command
 from protail.cli.recipes import Recipe, Set
 
 Seeds = Annotated[
@@ -165,7 +165,7 @@ def train(
 
 
 def _check_data_root(dataset: str, data_root: Path | None) -> None:
-    from protail.data.sets import dataset_names
+    from protail.data.images import dataset_names
 
     is_file = dataset not in dataset_names() and os.path.isfile(dataset)
     if data_root is not None and is_file:
@@ -177,7 +177,7 @@ def _check_data_root(dataset: str, data_root: Path | None) -> None:
 
 def _run(plan: Any, voice: Voice) -> list[dict[str, Any]]:
     from protail.cli._train_progress import training_progress
-    from protail.recipes.running import run_jobs
+    from protail.experiments import run_jobs
 
     try:
         with training_progress(voice, plan.waiting if plan.has_images else []) as watch:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protail.cli._command import Debug, Json, Overwrite, Voice
-from protail.cli._command import command as _command
 from protail.cli._completion import one_of
+from protail.cli.command import Debug, Json, Overwrite, Voice
+from protail.cli.command import command as _command
 
 if TYPE_CHECKING:
     from rich.table import Table
     from torch import Tensor
 
-    from protail.training.runs import Run
+    from protail.experiments import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run.", show_default=False)]
 Output = Annotated[
@@ -58,8 +58,8 @@ def weights(
 
     The folder is what representation.weights of a recipe takes.
     """
-    from protail.backbones import save_weights
-    from protail.training.runs import Run
+    from protail.experiments import Run
+    from protail.models.backbones import save_weights
 
     voice = Voice(as_json)
     limit = None if max_shard_size is None else read_bytes(max_shard_size)
@@ -138,7 +138,7 @@ def in_bytes(n_bytes: int) -> str:
 
 
 def _backbone(run: Run) -> dict[str, Tensor]:
-    from protail.training.runs import RunError
+    from protail.experiments import RunError
 
     found = {
         name.removeprefix(_PART): tensor
@@ -161,7 +161,7 @@ def _backbone(run: Run) -> dict[str, Tensor]:
 def _check_place(output: Path, *, overwrite: bool) -> None:
     """Raise unless the folder is free, or holds nothing but weights that may be replaced."""
     from protail._files import OutputError, check_free
-    from protail.backbones.shards import is_of_weights
+    from protail.models.backbones import is_of_weights
 
     if output.suffix == ".safetensors":
         raise ValueError(

@@ -1,23 +1,378 @@
-"""Samplers: which row comes next, by what share each class gets."""
+"""Samplers: which row comes next, and what fraction of the draws each class gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.utils.data import Sampler
 
-from protail._messages import unknown_name
-from protail.data._class_stream import ClassStreamSampler
-from protail.data._cycles import Index
-from protail.data._random import random_bits, random_order, random_uniform
-from protail.data._row_sampler import BLOCK, Purpose, RowSampler, whole_number
+from protail._registry import Registry
+from protail.data._random import (
+    Bits,
+    Index,
+    RowsByClass,
+    next_rows,
+    random_bits,
+    random_order,
+    random_uniform,
+    stream_key,
+)
+from protail.profile import class_codes
 
-_NO_GROUPS = np.zeros(1, dtype=np.uint64)
+# Draws made at once: few enough to start in a millisecond, enough to hide call overhead.
+_BLOCK = 1 << 13
+# These keep the random streams of a sampler apart.
+_CYCLES, _SHUFFLE, _ROUNDS, _CLASSES, _MIXTURE = range(5)
+
+Labels = ArrayLike | Tensor
+Kind = TypeVar("Kind", bound=Callable[..., "RowSampler"])
 
 
+def whole_number(name: str, value: Any, at_least: int) -> int:
+    """Check that ``value`` is a whole number not below ``at_least``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}; expected a whole number >= {at_least}.") from None
+    if number < at_least:
+        raise ValueError(f"{name}={value!r}; expected a whole number >= {at_least}.")
+    return number
+
+
+class RowSampler(Sampler[int], ABC):
+    """Say which row comes next.
+
+    The stream of rows is a pure function of seed, epoch and position. It does not depend on
+    ``world_size``: rank r takes the positions r, r + world_size, ... of the one stream, cut to a
+    multiple of ``world_size``. As a sampler of a ``DataLoader`` it starts a new epoch each time
+    it has been walked through; ``set_epoch`` chooses one.
+
+    Parameters
+    ----------
+    labels : array-like or tensor of int, shape (n_samples,)
+        Class codes 0, 1, 2, ...
+    seed : int
+        Same seed, same rows.
+    rank, world_size : int
+        Which of how many processes asks.
+
+    Examples
+    --------
+    >>> from protail.data import RowSampler, make_sampler
+    >>> isinstance(make_sampler("instance", [0, 1]), RowSampler)
+    True
+    """
+
+    def __init__(
+        self, labels: Labels, *, seed: int = 0, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self.seed = whole_number("seed", seed, 0)
+        self.world_size = whole_number("world_size", world_size, 1)
+        self.rank = whole_number("rank", rank, 0)
+        if self.rank >= self.world_size:
+            raise ValueError(f"rank={rank}; expected 0 to {world_size - 1}: world_size - 1.")
+        self._groups = RowsByClass(class_codes(labels))
+        self._n_rows = self._groups.rows.size
+        self._epoch = 0
+        self._start = 0
+        self._position = 0
+
+    @property
+    def _n_draws(self) -> int:
+        """Length of an epoch, all ranks together."""
+        return self._n_rows
+
+    @abstractmethod
+    def _stream(self, epoch: int, position: int) -> Iterator[Index]:
+        """Yield the rows of all ranks from ``position`` on, in blocks of bounded size."""
+
+    def _key(self, epoch: int, purpose: int) -> Bits:
+        return stream_key(self.seed, epoch, purpose)
+
+    def __len__(self) -> int:
+        return self._n_draws // self.world_size
+
+    def blocks(self, epoch: int, start: int = 0) -> Iterator[Index]:
+        """Yield this rank's draws of an epoch in blocks, so that it never sits in memory.
+
+        Parameters
+        ----------
+        epoch : int
+            Which epoch, from 0.
+        start : int
+            How many of this rank's draws to leave out at the beginning.
+
+        Yields
+        ------
+        ndarray of int64
+            Row numbers. Where the blocks are cut is of no meaning.
+
+        Examples
+        --------
+        >>> from protail.data import InstanceSampler
+        >>> sum(block.size for block in InstanceSampler([0] * 10).blocks(0, start=4))
+        6
+        """
+        return self._own_blocks(whole_number("epoch", epoch, 0), whole_number("start", start, 0))
+
+    def _own_blocks(self, epoch: int, start: int) -> Iterator[Index]:
+        position = self.rank + start * self.world_size
+        end = len(self) * self.world_size
+        if position >= end:
+            return
+        for block in self._stream(epoch, position):
+            first_own = (self.rank - position) % self.world_size
+            own = block[first_own : end - position : self.world_size]
+            if own.size:
+                yield own
+            position += block.size
+            if position >= end:
+                return
+
+    def epoch_indices(self, epoch: int) -> Index:
+        """Collect this rank's whole epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            Which epoch, from 0.
+
+        Returns
+        -------
+        ndarray of int64, shape (len(self),)
+            Row numbers.
+
+        Examples
+        --------
+        >>> from protail.data import InstanceSampler
+        >>> InstanceSampler([0] * 10).epoch_indices(0).shape
+        (10,)
+        """
+        return np.concatenate([np.empty(0, dtype=np.int64), *self.blocks(epoch)])
+
+    def batches(self, batch_size: int, epoch: int, start: int = 0) -> Iterator[Index]:
+        """Yield this rank's epoch in batches; the last one may be smaller.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows in a batch.
+        epoch : int
+            Which epoch, from 0.
+        start : int
+            The batch to begin with: what follows is the same as in an uninterrupted epoch.
+
+        Yields
+        ------
+        ndarray of int64, shape (batch_size,)
+            Row numbers.
+
+        Examples
+        --------
+        >>> from protail.data import InstanceSampler
+        >>> [batch.size for batch in InstanceSampler([0] * 10).batches(4, epoch=0)]
+        [4, 4, 2]
+        """
+        size = whole_number("batch_size", batch_size, 1)
+        return _regroup(self.blocks(epoch, whole_number("start", start, 0) * size), size)
+
+    def __iter__(self) -> Iterator[int]:
+        self._position, self._start = self._start, 0
+        for block in self.blocks(self._epoch, self._position):
+            for row in block.tolist():
+                self._position += 1
+                yield row
+        self._epoch, self._position = self._epoch + 1, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration walks through.
+
+        Parameters
+        ----------
+        epoch : int
+            Which epoch, from 0. Naming the epoch that ``load_state_dict`` has restored keeps
+            the place in it.
+
+        Examples
+        --------
+        >>> from protail.data import InstanceSampler
+        >>> sampler = InstanceSampler([0] * 10)
+        >>> sampler.set_epoch(3)
+        >>> list(sampler) == sampler.epoch_indices(3).tolist()
+        True
+        """
+        if whole_number("epoch", epoch, 0) != self._epoch:
+            self._epoch, self._start, self._position = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Give the position of the iteration.
+
+        Rows count as drawn when they are handed out; workers of a ``DataLoader`` run ahead of
+        the batches used. A loop that must resume to the batch asks ``batches`` itself.
+
+        Returns
+        -------
+        dict of str to int
+            Epoch, position in the stream of all ranks, and what the stream depends on.
+
+        Examples
+        --------
+        >>> from protail.data import InstanceSampler
+        >>> InstanceSampler([0] * 10, seed=1).state_dict()
+        {'epoch': 0, 'position': 0, 'seed': 1, 'n_draws': 10}
+        """
+        return {
+            "epoch": self._epoch,
+            "position": self._position * self.world_size,
+            "seed": self.seed,
+            "n_draws": self._n_draws,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go back to where ``state_dict`` was taken; the next iteration goes on from there.
+
+        Parameters
+        ----------
+        state : dict of str to int
+            From a sampler of the same labels and seed; ``world_size`` may differ.
+
+        Examples
+        --------
+        >>> from protail.data import InstanceSampler
+        >>> sampler, other = InstanceSampler([0] * 10), InstanceSampler([0] * 10)
+        >>> walk = iter(sampler)
+        >>> first = next(walk)
+        >>> other.load_state_dict(sampler.state_dict())
+        >>> list(other) == list(walk)
+        True
+        """
+        for name, own in (("seed", self.seed), ("n_draws", self._n_draws)):
+            if state[name] != own:
+                raise ValueError(
+                    f"state has {name}={state[name]}; expected {own}, as this sampler has. "
+                    "Build the sampler with the labels and the seed it was saved with."
+                )
+        start, rest = divmod(state["position"], self.world_size)
+        if rest:
+            raise ValueError(
+                f"state has position={state['position']}; expected a multiple of "
+                f"world_size={self.world_size}. Resume with the world_size it was saved with."
+            )
+        self._epoch, self._start, self._position = state["epoch"], start, start
+
+
+def _regroup(blocks: Iterator[Index], size: int) -> Iterator[Index]:
+    """Cut blocks of any length into batches of ``size`` and what remains."""
+    parts: list[Index] = []
+    held = 0
+    for block in blocks:
+        parts.append(block)
+        held += block.size
+        if held >= size:
+            joined = np.concatenate(parts)
+            held = joined.size % size
+            cut = joined.size - held
+            yield from (joined[begin : begin + size] for begin in range(0, cut, size))
+            parts = [joined[cut:]]
+    if held:
+        yield np.concatenate(parts)
+
+
+SAMPLERS: Registry[RowSampler] = Registry("sampler", given=["labels", "seed", "rank", "world_size"])
+
+
+def register_sampler(name: str) -> Callable[[Kind], Kind]:
+    """Give a sampler a name that `make_sampler` and recipes know.
+
+    Parameters
+    ----------
+    name : str
+        What users will write. It must be free.
+
+    Returns
+    -------
+    callable
+        A decorator for a `RowSampler` that takes ``labels``, the keywords ``seed``, ``rank`` and
+        ``world_size``, and options.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.data import ClassBalancedSampler, make_sampler, register_sampler
+    >>> @register_sampler("superclass-balanced")
+    ... def by_superclass(labels, superclasses: list[int], **ranks) -> ClassBalancedSampler:
+    ...     return ClassBalancedSampler(np.array(superclasses)[labels], **ranks)
+    >>> len(make_sampler("superclass-balanced", [0, 0, 1, 2], superclasses=[0, 0, 1]))
+    6
+    """
+    return SAMPLERS.register(name)
+
+
+def make_sampler(
+    name: str,
+    labels: Labels,
+    *,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    **options: Any,
+) -> RowSampler:
+    """Make a sampler by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `sampler_names`.
+    labels : array-like or tensor of int, shape (n_samples,)
+        Class codes 0, 1, 2, ...
+    seed : int
+        Same seed, same rows.
+    rank, world_size : int
+        Which of how many processes asks.
+    **options
+        What that sampler takes: ``run`` of "class-balanced", ``epochs`` of "progressive".
+
+    Returns
+    -------
+    RowSampler
+        The sampler.
+
+    Examples
+    --------
+    >>> from protail.data import make_sampler
+    >>> len(make_sampler("class-balanced", [0, 0, 0, 1], run=4))
+    6
+    """
+    SAMPLERS.check(name, options)
+    sampler = SAMPLERS.factory(name)
+    return sampler(labels, seed=seed, rank=rank, world_size=world_size, **options)
+
+
+def sampler_names() -> list[str]:
+    """List the samplers that `make_sampler` knows.
+
+    Returns
+    -------
+    list of str
+        In the order of the alphabet.
+
+    Examples
+    --------
+    >>> from protail.data import sampler_names
+    >>> {"class-balanced", "instance"} <= set(sampler_names())
+    True
+    """
+    return SAMPLERS.names()
+
+
+@register_sampler("instance")
 class InstanceSampler(RowSampler):
     """Draw every row once an epoch, in random order: a class counts as often as it occurs.
 
@@ -39,13 +394,40 @@ class InstanceSampler(RowSampler):
     """
 
     def _stream(self, epoch: int, position: int) -> Iterator[Index]:
-        bits = random_bits(self._key(epoch, Purpose.SHUFFLE), np.arange(self._n_rows))
-        order = random_order(_NO_GROUPS, bits)
-        for begin in range(position, self._n_rows, BLOCK):
-            yield order[begin : begin + BLOCK]
+        order = random_order(0, random_bits(self._key(epoch, _SHUFFLE), np.arange(self._n_rows)))
+        for begin in range(position, self._n_rows, _BLOCK):
+            yield order[begin : begin + _BLOCK]
 
 
-class ClassBalancedSampler(ClassStreamSampler):
+class _ClassStreamSampler(RowSampler):
+    """Choose a class for every position; each class walks through its rows in random cycles."""
+
+    @abstractmethod
+    def _classes(self, epoch: int, begin: int, end: int) -> Index:
+        """Give the class (its place among those with rows) of every position in a range."""
+
+    def _drawn_before(self, epoch: int, position: int) -> Index:
+        """Count the draws of every class before ``position``."""
+        drawn = np.zeros(len(self._groups), dtype=np.int64)
+        for begin, end in self._ranges(0, position):
+            drawn += np.bincount(self._classes(epoch, begin, end), minlength=drawn.size)
+        return drawn
+
+    def _stream(self, epoch: int, position: int) -> Iterator[Index]:
+        drawn = self._drawn_before(epoch, position)
+        key = self._key(epoch, _CYCLES)
+        for begin, end in self._ranges(position, self._n_draws):
+            yield next_rows(self._groups, key, drawn, self._classes(epoch, begin, end))
+
+    def _ranges(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        # A block does some work once a class, and shuffles the unfinished cycle of each class
+        # again: with large blocks for many rows that work stays in proportion.
+        size = max(_BLOCK, len(self._groups), self._n_rows // 4)
+        return ((first, min(first + size, end)) for first in range(begin, end, size))
+
+
+@register_sampler("class-balanced")
+class ClassBalancedSampler(_ClassStreamSampler):
     """Draw every class equally often, class after class in random rounds.
 
     An epoch has ``max_n * C`` draws, ``max_n`` from each of the C classes that have rows. Each
@@ -77,13 +459,7 @@ class ClassBalancedSampler(ClassStreamSampler):
     """
 
     def __init__(
-        self,
-        labels: ArrayLike | Tensor,
-        run: int = 1,
-        *,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        self, labels: Labels, run: int = 1, *, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
         self.run = whole_number("run", run, 1)
@@ -119,13 +495,14 @@ class ClassBalancedSampler(ClassStreamSampler):
         return rounds, slots, taken
 
     def _round_orders(self, epoch: int, first: int, last: int) -> Index:
-        """Shuffle the classes anew for each round from ``first`` to ``last``."""
+        """Shuffle the classes again for each round from ``first`` to ``last``."""
         n_classes = len(self._groups)
         places = np.arange(first * n_classes, (last + 1) * n_classes).reshape(-1, n_classes)
-        return random_order(_NO_GROUPS, random_bits(self._key(epoch, Purpose.ROUNDS), places))
+        return random_order(0, random_bits(self._key(epoch, _ROUNDS), places))
 
 
-class SquareRootSampler(ClassStreamSampler):
+@register_sampler("square-root")
+class SquareRootSampler(_ClassStreamSampler):
     """Draw a class with a probability that grows with the square root of its size.
 
     Half way between instance and class-balanced sampling. An epoch has as many draws as there
@@ -150,30 +527,22 @@ class SquareRootSampler(ClassStreamSampler):
     True
     """
 
-    def __init__(
-        self, labels: ArrayLike | Tensor, *, seed: int = 0, rank: int = 0, world_size: int = 1
-    ) -> None:
-        super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
-        weight_up_to = np.cumsum(np.sqrt(self._groups.sizes))
-        self._share_up_to = weight_up_to / weight_up_to[-1]
-        # Where a search for j / 2**k ends: from there a search for a bit more has a step to go.
-        steps = 4 << len(self._groups).bit_length()
-        self._guide = np.searchsorted(self._share_up_to, np.arange(steps) / steps, side="right")
+    @cached_property
+    def _fraction_up_to(self) -> NDArray[np.float64]:
+        up_to: NDArray[np.float64] = np.cumsum(np.sqrt(self._groups.sizes))
+        up_to /= up_to[-1]
+        return up_to
 
     def _classes(self, epoch: int, begin: int, end: int) -> Index:
-        draws = random_uniform(self._key(epoch, Purpose.CLASSES), np.arange(begin, end))
-        classes = self._guide[(draws * self._guide.size).astype(np.int64)]
-        behind = np.flatnonzero(self._share_up_to[classes] <= draws)
-        while behind.size:
-            classes[behind] += 1
-            behind = behind[self._share_up_to[classes[behind]] <= draws[behind]]
-        return classes
+        draws = random_uniform(self._key(epoch, _CLASSES), np.arange(begin, end))
+        return np.searchsorted(self._fraction_up_to, draws, side="right")
 
 
-class ProgressiveSampler(ClassStreamSampler):
+@register_sampler("progressive")
+class ProgressiveSampler(_ClassStreamSampler):
     """Move from instance to class-balanced sampling, draw by draw, over a number of epochs.
 
-    At the share s of the way a class has the probability ``(1 - s) n_c / N + s / C``. An epoch
+    At the fraction s of the way a class has the probability ``(1 - s) n_c / N + s / C``. An epoch
     has as many draws as there are rows; a class gives each of its rows once before any of them
     twice. After the last of ``epochs`` all classes stay equally likely.
 
@@ -199,13 +568,7 @@ class ProgressiveSampler(ClassStreamSampler):
     """
 
     def __init__(
-        self,
-        labels: ArrayLike | Tensor,
-        epochs: int,
-        *,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        self, labels: Labels, epochs: int, *, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
         self.epochs = whole_number("epochs", epochs, 1)
@@ -214,44 +577,8 @@ class ProgressiveSampler(ClassStreamSampler):
     def _classes(self, epoch: int, begin: int, end: int) -> Index:
         positions = np.arange(begin, end)
         way = (epoch + positions / self._n_rows) / self.epochs
-        draws = random_uniform(self._key(epoch, Purpose.CLASSES), positions)
+        draws = random_uniform(self._key(epoch, _CLASSES), positions)
         balanced = (draws * len(self._groups)).astype(np.int64)
         by_instance = self._class_of_row[(draws * self._n_rows).astype(np.int64)]
-        uses_balanced = random_uniform(self._key(epoch, Purpose.MIXTURE), positions) < way
+        uses_balanced = random_uniform(self._key(epoch, _MIXTURE), positions) < way
         return np.where(uses_balanced, balanced, by_instance)
-
-
-_SAMPLERS: dict[str, type[RowSampler]] = {
-    "instance": InstanceSampler,
-    "class-balanced": ClassBalancedSampler,
-    "square-root": SquareRootSampler,
-    "progressive": ProgressiveSampler,
-}
-
-
-def make_sampler(name: str, labels: ArrayLike | Tensor, **options: Any) -> RowSampler:
-    """Build a sampler by name.
-
-    Parameters
-    ----------
-    name : {"instance", "class-balanced", "square-root", "progressive"}
-        Which sampler.
-    labels : array-like or tensor of int, shape (n_samples,)
-        Class codes 0, 1, 2, ...
-    **options
-        What that sampler takes: ``seed``, ``rank``, ``world_size``, ``run``, ``epochs``.
-
-    Returns
-    -------
-    RowSampler
-        The sampler.
-
-    Examples
-    --------
-    >>> from protail.data import make_sampler
-    >>> len(make_sampler("class-balanced", [0, 0, 0, 1], run=4))
-    6
-    """
-    if name not in _SAMPLERS:
-        raise ValueError(unknown_name("sampler", name, _SAMPLERS))
-    return _SAMPLERS[name](labels, **options)

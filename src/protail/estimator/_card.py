@@ -24,24 +24,7 @@ def model_card(
     *,
     picture: str | None = None,
 ) -> str:
-    """Write the card of a model.
-
-    Parameters
-    ----------
-    contents : dict
-        What its JSON holds.
-    counts : ndarray of int
-        Training rows of each class.
-    place : str
-        The folder or repository to load it from.
-    picture : str, optional
-        Name of the picture beside it.
-
-    Returns
-    -------
-    str
-        Markdown. Labels and other words of the data are shown, never interpreted.
-    """
+    """Write the card of a model."""
     evaluation = contents["evaluation"] or {}
     parts = [
         "\n".join(["---", "library_name: protail", "tags:", *(f"- {t}" for t in TAGS), "---"]),
@@ -62,25 +45,7 @@ def model_card(
 
 
 def inert(value: object) -> str:
-    """Make text that Markdown and HTML show as it is, on one line.
-
-    Parameters
-    ----------
-    value : object
-        A label, or any other value.
-
-    Returns
-    -------
-    str
-        Letters, digits and spaces as they are, all other signs as character references, which
-        never mean anything but the sign.
-
-    Examples
-    --------
-    >>> from protail.estimator._card import inert
-    >>> inert("<b>|x")
-    '&#60;b&#62;&#124;x'
-    """
+    """Make text that Markdown and HTML show as it is, on one line."""
     text = str(value)
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"

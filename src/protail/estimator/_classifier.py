@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from protail.estimator._adding import add_new_classes
 from protail.estimator._checks import (
     check_device,
     check_labels,
@@ -26,10 +25,10 @@ from protail.estimator._checks import (
 )
 from protail.estimator._features import Features, Placement
 from protail.estimator._fitting import Fit, fit_prototypes
+from protail.estimator._persistence import SavingMixin
 from protail.estimator._predicting import PredictingMixin
-from protail.estimator._saving import SavingMixin
-from protail.estimator._updating import update_prototypes
-from protail.heads import PrototypeHead
+from protail.estimator._updating import add_new_classes, update_prototypes
+from protail.models.heads import PrototypeHead
 
 Auto = Literal["auto"]
 

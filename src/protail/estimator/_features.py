@@ -23,15 +23,7 @@ Rows = NDArray[Any] | Tensor
 
 @dataclass(frozen=True)
 class Placement:
-    """How a feature row becomes the vector that distances are measured on.
-
-    Attributes
-    ----------
-    radius : float or None
-        Length that every row is scaled to (a row of zeros stays one); None leaves lengths alone.
-    factor : float
-        What rows are multiplied by where there is no radius.
-    """
+    """How a feature row becomes the vector that distances are measured on."""
 
     radius: float | None = None
     factor: float = 1.0
@@ -69,21 +61,7 @@ def _scaled_to(radius: float, rows: Tensor) -> Tensor:
 
 
 class Features:
-    """Rows of a table, placed, a few at a time.
-
-    Parameters
-    ----------
-    rows : ndarray (memory-mapped or not) or tensor, shape (n, channels)
-        Checked feature rows.
-    placement : Placement
-        How to place them.
-    device : torch.device
-        Where to hand them out.
-    dtype : torch.dtype, optional
-        Of what is handed out; by default float64 for float64 rows and float32 for others.
-    keep : bool
-        Keep rows, placed, where they are few enough: worth it if they are asked for again.
-    """
+    """Rows of a table, placed, a few at a time."""
 
     def __init__(
         self,

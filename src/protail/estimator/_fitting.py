@@ -1,28 +1,276 @@
-"""One fit: choose the space, choose the plan on held-out rows, learn, calibrate."""
+"""One fit: choose space and plan on held-out rows, learn, calibrate, check."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import count
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from protail._messages import counted
+from protail.data import make_sampler
+from protail.estimator._choosing import Space, choose_space
 from protail.estimator._features import Features, Placement, class_means
-from protail.estimator._held_out import Fold, calibrated_scale, held_out_folds, likelihood
-from protail.estimator._plan import Plan, plans
-from protail.estimator._space import Space, choose_space
-from protail.estimator._training import DivergenceError, Task, epoch_length, learn, make_head
-from protail.heads import PrototypeHead
-from protail.training import History, progress_bar
-from protail.training.loop import Watcher
+from protail.models.heads import PrototypeHead
+from protail.training import (
+    History,
+    PlainDriver,
+    Watcher,
+    cosine,
+    diverged,
+    progress_bar,
+    threads_for,
+    train,
+)
 
 Auto = Literal["auto"]
+
+
+class _Effort(NamedTuple):
+    """How far prototypes may move, how often each class is seen, and the limits on the steps."""
+
+    movement: float
+    visits: int
+    fewest_steps: int
+    most_steps: int
+
+
+# Few steps near the class means for memorised or scarce rows; more where rows have more to say.
+_EFFORTS = (
+    _Effort(6.0, 32, 100, 2000),
+    _Effort(64.0, 256, 120, 250),
+    _Effort(768.0, 640, 300, 400),
+)
+# The longest training is offered only where nearest means leave this much to learn, and none but
+# the shortest where classes have so few rows that class means are hard to beat.
+_LONG_WORTH = 0.04
+_FEW_ROWS = 16
+_FEW_CLASSES = 256
+_SMALL_BATCH, _LARGE_BATCH = 64, 256
+_USUAL_MOMENTUM = 0.9
+_STABLE = 4.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training: its steps and rates."""
+
+    n_steps: int
+    batch_size: int
+    lr: float
+    temperature_lr: float
+    momentum: float
+
+
+def plans(
+    space: Space,
+    n_classes: int,
+    n_rows: int,
+    epoch_length: int,
+    *,
+    distance: str,
+    epochs: int | Auto,
+    max_steps: int | None,
+    batch_size: int | Auto,
+    lr: float | Auto,
+    temperature_lr: float,
+    momentum: float,
+) -> list[Plan]:
+    """List the trainings worth trying, shortest first; what the user fixed is the same in all."""
+    efforts: tuple[_Effort, ...] = _EFFORTS
+    if space.accuracy is None or space.memorised or n_rows < _FEW_ROWS * n_classes:
+        efforts = _EFFORTS[:1]
+    elif 1 - space.accuracy < _LONG_WORTH:
+        efforts = _EFFORTS[:2]
+    size = batch_size
+    if size == "auto":
+        size = _SMALL_BATCH if n_classes <= _FEW_CLASSES else _LARGE_BATCH
+    found: list[Plan] = []
+    shortest = 0  # no longer training has fewer steps than a shorter one
+    for effort in efforts:
+        steps = max(effort.fewest_steps, math.ceil(effort.visits * n_classes / size))
+        steps = min(steps, max(effort.most_steps, shortest))
+        shortest = max(shortest, steps)
+        if epochs != "auto":
+            steps = epochs * math.ceil(epoch_length / size)
+        steps = steps if max_steps is None else min(steps, max_steps)
+        rate = _rate(effort.movement, steps, n_classes, space, distance, momentum)
+        rate = rate if lr == "auto" else lr
+        rate = rate if steps else 0.0
+        plan = Plan(steps, size, rate, temperature_lr, momentum)
+        if plan not in found:
+            found.append(plan)
+    return found
+
+
+def _rate(
+    movement: float, steps: int, n_classes: int, space: Space, distance: str, momentum: float
+) -> float:
+    """Spread a movement over the steps: a class gets one part in C of the mean's gradient."""
+    rate = 2 * movement * n_classes / max(steps, 1) * (1 - momentum) / (1 - _USUAL_MOMENTUM)
+    if distance == "sqeuclidean":
+        slope = max(1.0, 2 * math.sqrt(space.own_distance))
+        return min(rate / slope, _STABLE * n_classes / max(space.own_distance, 1.0))
+    if distance == "cosine":
+        return rate / max(1.0, space.logit_scale) ** 2
+    return rate
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+class DivergenceError(ValueError):
+    """The loss of a training stopped being a number."""
+
+
+class Task(NamedTuple):
+    """What is learned, whichever rows it is learned from."""
+
+    features: Features
+    labels: NDArray[np.int64]
+    distance: str
+    temperature: str | None
+    logit_scale: float
+    adjustment: Tensor
+    sampling: str
+
+
+def make_head(task: Task, prototypes: Tensor) -> PrototypeHead:
+    """Make a head with these prototypes, untrained."""
+    head = PrototypeHead(*prototypes.shape, distance=task.distance, temperature=task.temperature)
+    head = head.to(prototypes.device, prototypes.dtype)
+    return head.set_prototypes(prototypes)
+
+
+def learn(
+    task: Task,
+    head: PrototypeHead,
+    plan: Plan,
+    seed: int,
+    *,
+    index: NDArray[np.int64] | None = None,
+    watch: Watcher | None = None,
+) -> History:
+    """Train a head in place."""
+    if plan.n_steps == 0:
+        return History()
+
+    def loss(batch: Batch) -> Tensor:
+        rows, target = batch
+        if task.logit_scale == 1:
+            return head.loss(rows, target, adjustment=task.adjustment)
+        return F.cross_entropy(task.logit_scale * head(rows) + task.adjustment, target)
+
+    groups = head.parameter_groups(
+        lr=plan.lr, temperature_lr=plan.temperature_lr, momentum=plan.momentum
+    )
+    driver = PlainDriver(loss, torch.optim.SGD(groups, fused=True))
+    stream = _stream(task, plan.batch_size, seed, index)
+    with threads_for(plan.batch_size * head.prototypes.numel()):
+        history = train(driver, stream, plan.n_steps, schedule=cosine, stop=diverged, watch=watch)
+    if history.stopped_early:
+        raise DivergenceError(
+            f"the loss was {history.losses[-1]} after {counted(history.steps[-1], 'step')} with "
+            f"lr={plan.lr:g} and temperature_lr={plan.temperature_lr:g}; expected a finite one. "
+            "Lower the rates, or leave lr='auto'."
+        )
+    return history
+
+
+def epoch_length(task: Task) -> int:
+    """Count the draws of one epoch."""
+    return len(make_sampler(task.sampling, task.labels))
+
+
+def _stream(
+    task: Task, batch_size: int, seed: int, index: NDArray[np.int64] | None
+) -> Iterator[Batch]:
+    labels = task.labels if index is None else task.labels[index]
+    sampler = make_sampler(task.sampling, labels, seed=seed)
+    codes = torch.from_numpy(task.labels).to(task.features.device)
+    for epoch in count():
+        for drawn in sampler.batches(batch_size, epoch):
+            rows = drawn if index is None else index[drawn]
+            target = codes.index_select(0, torch.from_numpy(rows).to(codes.device))
+            yield task.features.take(rows), target
+
+
+Fold = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+# Up to this many rows every row is held out once, in three folds; above, one part of them is.
+_FOLDED_ROWS = 20_000
+_FOLDS = 3
+_PARTS = 5
+_MOST_HELD_OUT = 8192
+# The scale is sought within this factor of the one at which logits span the usual units.
+_USUAL_SPAN = 8.0
+_LARGEST_FACTOR = 32.0
+# A row that a classifier gets wrong for sure shall not outweigh all others.
+_SMALLEST_PROBABILITY = 0.01
+
+
+def held_out_folds(
+    labels: NDArray[np.int64], rng: np.random.Generator, *, one_part: bool = False
+) -> Iterator[Fold]:
+    """Divide rows into those to train on and those to hold out, class by class."""
+    one_part = one_part or len(labels) > _FOLDED_ROWS
+    n_folds = _PARTS if one_part else _FOLDS
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    counts = np.bincount(labels)
+    place = np.arange(len(labels)) - (np.cumsum(counts) - counts)[labels[by_class]]
+    # Each class starts at another fold, so that small classes do not all fall into the first.
+    fold = (place + rng.integers(n_folds, size=len(counts))[labels[by_class]]) % n_folds
+    fold[counts[labels[by_class]] < 2] = -1
+    for number in range(1 if one_part else n_folds):
+        out = by_class[fold == number]
+        if len(out) > _MOST_HELD_OUT:
+            out = rng.choice(out, _MOST_HELD_OUT, replace=False)
+        if len(out):
+            yield np.setdiff1d(np.arange(len(labels)), out), np.sort(out)
+
+
+def likelihood(logits: Tensor, labels: Tensor) -> float:
+    """Mean log-probability of the own class, a class weighing as the root of its rows."""
+    probability = torch.softmax(logits, 1).gather(1, labels.unsqueeze(1)).squeeze(1)
+    weights = torch.bincount(labels)[labels].to(logits).rsqrt()
+    return float((weights * (probability + _SMALLEST_PROBABILITY).log()).sum() / weights.sum())
+
+
+def calibrated_scale(logits: Tensor, labels: Tensor) -> float:
+    """Find the factor on the logits that makes held-out labels most likely, classes alike."""
+    finite = logits.isfinite()
+    middle = logits.masked_fill(~finite, 0).sum(1) / finite.sum(1)
+    span = float((logits.amax(1) - middle).mean())
+    if not span > 0 or bool((labels == labels[0]).all()):
+        return 1.0
+    weights = torch.bincount(labels)[labels].to(logits).reciprocal()
+    weights /= weights.sum()
+    own = logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+    def surprise(log_scale: float) -> float:
+        scale = float(np.exp(log_scale))
+        return float((weights * (torch.logsumexp(logits * scale, 1) - own * scale)).sum())
+
+    usual = np.log(_USUAL_SPAN / span)
+    low, high = usual - np.log(_LARGEST_FACTOR), usual + np.log(_LARGEST_FACTOR)
+    while high - low > 1e-3:  # convex in the scale, so unimodal in its logarithm
+        third = (high - low) / 3
+        if surprise(low + third) <= surprise(high - third):
+            high -= third
+        else:
+            low += third
+    return float(np.exp((low + high) / 2))
+
+
 _AS_THEY_ARE = Placement()
 # Fractions of the chosen logit adjustment that are tried in turn while a class is lost.
 _SOFTER = (0.5, 0.25)
@@ -67,26 +315,7 @@ def fit_prototypes(
     *,
     say: Callable[[str], None],
 ) -> Fit:
-    """Fit a head to features given once.
-
-    Parameters
-    ----------
-    features : Features
-        All training rows, as they came.
-    labels, counts : ndarray of int
-        Class codes, and rows of each class (0 for a class that is still to come).
-    settings : Settings
-        What the user asked for.
-    seed : int
-        Same seed, same bits.
-    say : callable
-        Told what is being done.
-
-    Returns
-    -------
-    Fit
-        The trained head and what was chosen.
-    """
+    """Fit a head to features given once."""
     rng = np.random.default_rng(seed)
     space = choose_space(
         features,
@@ -185,11 +414,7 @@ def _choose_plan(
     rng: np.random.Generator,
     seed: int,
 ) -> tuple[Plan, float]:
-    """Choose the plan, and calibrate its logits, on rows held out of the training.
-
-    Memorised rows would call any logits too timid; there the rule that set their sharpness (an
-    own class at 80 %) is the better guess.
-    """
+    """Choose the plan, and calibrate its logits, on rows held out of the training."""
     if space.memorised:
         return options[0], 1.0
     folds = list(held_out_folds(task.labels, rng, one_part=len(options) == 1))

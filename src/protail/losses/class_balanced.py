@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protail._registry import BelowOne
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import ReweightedCrossEntropy
 from protail.profile import Counts
@@ -25,12 +26,20 @@ class ClassBalancedLoss(ReweightedCrossEntropy):
     weights : Tensor, shape (n_classes,)
         What each class counts.
 
+    References
+    ----------
+    Class-Balanced Loss Based on Effective Number of Samples. CVPR 2019.
+
     Examples
     --------
-    >>> from protail.losses.class_balanced import ClassBalancedLoss
-    >>> ClassBalancedLoss([1, 3], beta=0.5).weights
+    >>> import torch
+    >>> from protail.losses import ClassBalancedLoss
+    >>> loss = ClassBalancedLoss([1, 3], beta=0.5)
+    >>> loss.weights
     tensor([1.2727, 0.7273])
+    >>> loss(torch.zeros(2, 2), torch.tensor([0, 1]))
+    tensor(0.6931)
     """
 
-    def __init__(self, counts: Counts, *, beta: float = 0.9999) -> None:
+    def __init__(self, counts: Counts, *, beta: BelowOne = 0.9999) -> None:
         super().__init__(counts, reweight_from=0, beta=beta)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protail.losses._batch import checked_batch, own_class
-from protail.losses.registry import register_loss
+from protail._registry import BelowOne, Epoch, NonNegative, Positive, checked
+from protail.losses.registry import checked_batch, is_target, register_loss
 from protail.losses.reweighted import ReweightedCrossEntropy
 from protail.profile import ClassProfile, Counts
 
 
-def class_margins(counts: Counts, max_margin: float = 0.5) -> NDArray[np.float64]:
+@checked
+def class_margins(counts: Counts, max_margin: NonNegative = 0.5) -> NDArray[np.float64]:
     """Give every class a margin in proportion to ``N ** -1/4``.
 
     Parameters
@@ -32,20 +31,17 @@ def class_margins(counts: Counts, max_margin: float = 0.5) -> NDArray[np.float64
 
     Examples
     --------
-    >>> from protail.losses.ldam import class_margins
+    >>> from protail.losses import class_margins
     >>> class_margins([81, 16, 1], max_margin=0.6)
     array([0.2, 0.3, 0.6])
     """
-    if not 0 <= max_margin < math.inf:
-        raise ValueError(f"max_margin={max_margin!r}; expected a finite number from 0 on.")
-    profile = ClassProfile.of(counts)
-    log_counts = profile.log_counts
+    log_counts = ClassProfile.of(counts).log_counts
     return np.asarray(max_margin * np.exp((log_counts.min() - log_counts) / 4))
 
 
 @register_loss("ldam", heads=("cosine", "experts"))
 class LDAMLoss(ReweightedCrossEntropy):
-    """Average the cross-entropy of logits whose own class is ``scale * margin`` lower.
+    """Average the cross-entropy of logits whose target class is ``scale * margin`` lower.
 
     The margin belongs to training alone: at inference nothing is subtracted. From an epoch on
     classes may be weighted by their effective numbers (LDAM-DRW).
@@ -71,10 +67,14 @@ class LDAMLoss(ReweightedCrossEntropy):
     weights : Tensor, shape (n_classes,)
         What each class counts now.
 
+    References
+    ----------
+    Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss. NeurIPS 2019.
+
     Examples
     --------
     >>> import torch
-    >>> from protail.losses.ldam import LDAMLoss
+    >>> from protail.losses import LDAMLoss
     >>> loss = LDAMLoss([16, 1], scale=10.0)
     >>> loss.margins
     tensor([0.2500, 0.5000])
@@ -84,18 +84,17 @@ class LDAMLoss(ReweightedCrossEntropy):
 
     margins: Tensor
 
+    @checked
     def __init__(
         self,
         counts: Counts,
         *,
-        max_margin: float = 0.5,
-        scale: float = 30.0,
-        reweight_from: int | None = None,
-        beta: float = 0.9999,
+        max_margin: NonNegative = 0.5,
+        scale: Positive = 30.0,
+        reweight_from: Epoch | None = None,
+        beta: BelowOne = 0.9999,
     ) -> None:
         super().__init__(counts, reweight_from, beta)
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale={scale!r}; expected a number above 0, the head's scale.")
         self.scale = scale
         margins = torch.from_numpy(class_margins(counts, max_margin)).float()
         self.register_buffer("margins", margins)
@@ -117,5 +116,5 @@ class LDAMLoss(ReweightedCrossEntropy):
         """
         logits_bc, target_b = checked_batch(logits, target, len(self.margins))
         lowered_by_c = self.scale * self.margins.to(logits_bc.dtype)
-        own_bc = own_class(target_b, len(self.margins))
-        return super().forward(logits_bc - lowered_by_c * own_bc, target_b)
+        target_bc = is_target(target_b, len(self.margins))
+        return super().forward(logits_bc - lowered_by_c * target_bc, target_b)

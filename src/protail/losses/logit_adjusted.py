@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protail.losses._batch import checked_batch
+from protail._registry import NonNegative, checked
+from protail.losses.registry import checked_batch, register_loss
 from protail.profile import ClassProfile, Counts
 
 
+@register_loss("logit-adjusted")
 class LogitAdjustedLoss(nn.Module):
     """Average the cross-entropy of ``logits + tau * log N_y`` over a batch.
 
@@ -23,7 +22,7 @@ class LogitAdjustedLoss(nn.Module):
     ----------
     counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
         Training rows of every class, none of them 0.
-    tau : float
+    tau : float, default=0.25
         Strength of the adjustment; 0 is plain cross-entropy, the paper uses 1/4.
     dtype : torch.dtype, optional
         Precision of the adjustment; by default torch's default dtype.
@@ -33,10 +32,16 @@ class LogitAdjustedLoss(nn.Module):
     adjustment : Tensor, shape (n_classes,)
         ``tau * log N_y``; a buffer, so it moves and saves with the module.
 
+    References
+    ----------
+    Long-Tail Learning via Logit Adjustment. ICLR 2021.
+
+    Learning Prototype Classifiers for Long-Tailed Recognition. IJCAI 2023.
+
     Examples
     --------
     >>> import torch
-    >>> from protail import LogitAdjustedLoss
+    >>> from protail.losses import LogitAdjustedLoss
     >>> loss = LogitAdjustedLoss([100, 10, 1], tau=1.0)
     >>> logits = torch.zeros(2, 3)
     >>> loss(logits, torch.tensor([0, 2]))  # -log(100/111) and -log(1/111), averaged
@@ -45,23 +50,14 @@ class LogitAdjustedLoss(nn.Module):
 
     adjustment: Tensor
 
+    @checked
     def __init__(
-        self,
-        counts: Counts,
-        tau: float = 0.25,
-        *,
-        dtype: torch.dtype | None = None,
+        self, counts: Counts, tau: NonNegative = 0.25, *, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        if not isinstance(tau, Real) or not math.isfinite(tau) or tau < 0:
-            raise ValueError(
-                f"tau={tau!r}; expected a finite number >= 0. "
-                "Use tau=0 for plain cross-entropy, tau=0.25 for the paper's setting."
-            )
-        profile = ClassProfile.of(counts)
-        self.tau: float = float(tau)
+        self.tau = float(tau)
         adjustment = torch.as_tensor(
-            self.tau * profile.log_counts, dtype=dtype or torch.get_default_dtype()
+            self.tau * ClassProfile.of(counts).log_counts, dtype=dtype or torch.get_default_dtype()
         )
         self.register_buffer("adjustment", adjustment)
 
@@ -90,16 +86,5 @@ class LogitAdjustedLoss(nn.Module):
         return cross_entropy(logits + self.adjustment.to(logits.dtype), target)
 
     def extra_repr(self) -> str:
-        """Say what the module's repr shows.
-
-        Returns
-        -------
-        str
-            Class count and tau.
-
-        Examples
-        --------
-        >>> LogitAdjustedLoss([3, 1])
-        LogitAdjustedLoss(n_classes=2, tau=0.25)
-        """
+        """Show the options in ``repr``."""
         return f"n_classes={self.adjustment.shape[0]}, tau={self.tau:g}"

@@ -1,20 +1,21 @@
-"""Losses by name."""
+"""Losses by name, and what losses share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from protail._registry import Registry
-from protail.losses.logit_adjusted import LogitAdjustedLoss
-from protail.losses.reweighted import ReweightedCrossEntropy
+from protail.ops import in_full
 from protail.profile import Counts
 
 Loss = TypeVar("Loss", bound=Callable[..., nn.Module])
 
-LOSSES: Registry[nn.Module] = Registry("loss", given=["counts"], package="protail.losses")
+# A loss may take a dtype; recipes set none.
+LOSSES: Registry[nn.Module] = Registry("loss", given=["counts", "dtype"], package="protail.losses")
 
 
 def register_loss(name: str, *, heads: Sequence[str] = ()) -> Callable[[Loss], Loss]:
@@ -38,7 +39,7 @@ def register_loss(name: str, *, heads: Sequence[str] = ()) -> Callable[[Loss], L
     Examples
     --------
     >>> from torch import nn
-    >>> from protail.losses.registry import make_loss, register_loss
+    >>> from protail.losses import make_loss, register_loss
     >>> @register_loss("summed")
     ... def summed(counts) -> nn.Module:
     ...     return nn.CrossEntropyLoss(reduction="sum")
@@ -69,7 +70,7 @@ def make_loss(name: str, counts: Counts, **options: Any) -> nn.Module:
 
     Examples
     --------
-    >>> from protail.losses.registry import make_loss
+    >>> from protail.losses import make_loss
     >>> make_loss("logit-adjusted", [3, 1], tau=0.5)
     LogitAdjustedLoss(n_classes=2, tau=0.5)
     """
@@ -86,49 +87,63 @@ def loss_names() -> list[str]:
 
     Examples
     --------
-    >>> from protail.losses.registry import loss_names
+    >>> from protail.losses import loss_names
     >>> {"cross-entropy", "logit-adjusted"} <= set(loss_names())
     True
     """
     return LOSSES.names()
 
 
-@register_loss("cross-entropy")
-def _cross_entropy(
-    counts: Counts,
-    *,
-    label_smoothing: float = 0.0,
-    reweight_from: int | None = None,
-    beta: float = 0.9999,
-) -> nn.Module:
-    """Make the cross-entropy.
+def begin_epoch(loss: nn.Module, epoch: int) -> None:
+    """Tell a loss which epoch begins, from 0; only one with ``on_epoch`` is told.
 
-    Parameters
-    ----------
-    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
-        Training rows of every class.
-    label_smoothing : float, default=0
-        How much of each label is spread over all classes.
-    reweight_from : int, optional
-        The epoch, counted from 0, from which on a class counts the more the rarer it is: one over
-        its effective number of images, ``(1 - beta^N) / (1 - beta)``.
-    beta : float, default=0.9999
-        0 weighs all classes alike; towards 1 a class counts as one over its images.
-
-    Returns
-    -------
-    torch.nn.Module
-        Logits and labels to a number.
+    Examples
+    --------
+    >>> from protail.losses import LDAMLoss, begin_epoch
+    >>> begin_epoch(LDAMLoss([3, 1], reweight_from=160), 160)
     """
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"label_smoothing={label_smoothing!r}; expected from 0 to below 1.")
-    if not 0 <= beta < 1:
-        raise ValueError(f"beta={beta!r}; expected from 0 to below 1, as in 0.9999.")
-    if reweight_from is None:
-        return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
-    return ReweightedCrossEntropy(counts, reweight_from, beta, label_smoothing)
+    tell = getattr(loss, "on_epoch", None)
+    if tell is not None:
+        tell(epoch)
 
 
-@register_loss("logit-adjusted")
-def _logit_adjusted(counts: Counts, *, tau: float = 0.25) -> nn.Module:
-    return LogitAdjustedLoss(counts, tau)
+def check_plain_cross_entropy(loss: nn.Module, because: str) -> None:
+    """Raise unless a loss is the cross-entropy without options, ``because`` of a method's own."""
+    if (
+        type(loss) is not nn.CrossEntropyLoss
+        or loss.weight is not None
+        or loss.label_smoothing
+        or loss.reduction != "mean"
+    ):
+        raise ValueError(
+            f"loss={loss!r}; {because}, and expected the plain cross-entropy, 'cross-entropy' "
+            "without options."
+        )
+
+
+def checked_batch(logits: Tensor, target: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Check a batch; give its logits in float32 or float64 and its class codes in int64."""
+    if logits.ndim != 2 or logits.shape[1] != n_classes or not logits.is_floating_point():
+        raise ValueError(
+            f"logits has shape {tuple(logits.shape)} and dtype {logits.dtype}; expected "
+            f"floating point of shape (batch, {n_classes}), a column for each of the counts."
+        )
+    if target.shape != logits.shape[:1] or target.is_floating_point():
+        raise ValueError(
+            f"target has shape {tuple(target.shape)} and dtype {target.dtype}; expected "
+            f"integer class codes of shape ({logits.shape[0]},), one for each row of logits."
+        )
+    # Reading values would break a compiled graph, and on a GPU stall the queue.
+    can_be_read = target.device.type == "cpu" and not torch.compiler.is_compiling()
+    if can_be_read and target.numel() > 0:
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= n_classes:
+            raise ValueError(
+                f"target runs from {low} to {high}; expected class codes from 0 to {n_classes - 1}."
+            )
+    return in_full(logits), target.long()
+
+
+def is_target(target_b: Tensor, n_classes: int) -> Tensor:
+    """Mark the target class of every row (batch, classes); reads no value back from a GPU."""
+    return target_b[:, None] == torch.arange(n_classes, device=target_b.device)

@@ -1,4 +1,4 @@
-"""Cross-entropy whose classes count alike at first, and the rarer the more from some epoch on."""
+"""Cross-entropy, plain or with classes that count the more the rarer they are from an epoch on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protail.losses._batch import checked_batch
+from protail._registry import BelowOne, Epoch, checked
+from protail.losses.registry import checked_batch, register_loss
 from protail.profile import ClassProfile, Counts
 
 
-def class_balanced_weights(counts: Counts, beta: float = 0.9999) -> NDArray[np.float64]:
+@checked
+def class_balanced_weights(counts: Counts, beta: BelowOne = 0.9999) -> NDArray[np.float64]:
     """Weigh classes by one over their effective number of rows, ``(1 - beta^N) / (1 - beta)``.
 
     Parameters
@@ -27,14 +29,16 @@ def class_balanced_weights(counts: Counts, beta: float = 0.9999) -> NDArray[np.f
     ndarray of float64, shape (n_classes,)
         Weights of mean 1.
 
+    References
+    ----------
+    Class-Balanced Loss Based on Effective Number of Samples. CVPR 2019.
+
     Examples
     --------
-    >>> from protail.losses.reweighted import class_balanced_weights
+    >>> from protail.losses import class_balanced_weights
     >>> class_balanced_weights([1, 3], beta=0.5).round(4)
     array([1.2727, 0.7273])
     """
-    if not 0 <= beta < 1:
-        raise ValueError(f"beta={beta!r}; expected from 0 to below 1, as in 0.9999.")
     profile = ClassProfile.of(counts)
     if profile.counts.min() < 1:
         raise ValueError(
@@ -68,7 +72,7 @@ class WeightedCrossEntropy(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> from protail.losses.reweighted import WeightedCrossEntropy
+    >>> from protail.losses import WeightedCrossEntropy
     >>> loss = WeightedCrossEntropy([1.0, 3.0])
     >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     >>> loss(logits, torch.tensor([0, 1]))  # (0.3133 + 3 * 1.3133) / 4
@@ -78,15 +82,14 @@ class WeightedCrossEntropy(nn.Module):
     weights: Tensor
     balanced: Tensor
 
+    @checked
     def __init__(
         self,
         balanced: ArrayLike,
-        reweight_from: int | None = 0,
-        label_smoothing: float = 0.0,
+        reweight_from: Epoch | None = 0,
+        label_smoothing: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        if reweight_from is not None and reweight_from < 0:
-            raise ValueError(f"reweight_from={reweight_from!r}; expected an epoch, from 0 on.")
         self.reweight_from = reweight_from
         self.label_smoothing = label_smoothing
         self.register_buffer("balanced", torch.tensor(np.asarray(balanced), dtype=torch.float32))
@@ -94,13 +97,7 @@ class WeightedCrossEntropy(nn.Module):
         self.on_epoch(0)
 
     def on_epoch(self, epoch: int) -> None:
-        """Set the weights of an epoch, in place.
-
-        Parameters
-        ----------
-        epoch : int
-            Which epoch begins, from 0.
-        """
+        """Set the weights of an epoch, counted from 0, in place."""
         if self.reweight_from is not None and epoch >= self.reweight_from:
             self.weights.copy_(self.balanced)
         else:
@@ -149,9 +146,16 @@ class ReweightedCrossEntropy(WeightedCrossEntropy):
     weights : Tensor, shape (n_classes,)
         What each class counts now.
 
+    References
+    ----------
+    Class-Balanced Loss Based on Effective Number of Samples. CVPR 2019.
+
+    Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss. NeurIPS 2019. (Weights
+    from some epoch on: deferred re-weighting, DRW.)
+
     Examples
     --------
-    >>> from protail.losses.reweighted import ReweightedCrossEntropy
+    >>> from protail.losses import ReweightedCrossEntropy
     >>> loss = ReweightedCrossEntropy([1, 3], reweight_from=160, beta=0.5)
     >>> loss.weights
     tensor([1., 1.])
@@ -163,29 +167,36 @@ class ReweightedCrossEntropy(WeightedCrossEntropy):
     def __init__(
         self,
         counts: Counts,
-        reweight_from: int | None,
-        beta: float = 0.9999,
-        label_smoothing: float = 0.0,
+        reweight_from: Epoch | None,
+        beta: BelowOne = 0.9999,
+        label_smoothing: BelowOne = 0.0,
     ) -> None:
         super().__init__(class_balanced_weights(counts, beta), reweight_from, label_smoothing)
 
 
-def begin_epoch(loss: nn.Module, epoch: int) -> None:
-    """Tell a loss which epoch begins, where it wants to know.
+@register_loss("cross-entropy")
+@checked
+def _cross_entropy(
+    counts: Counts,
+    *,
+    label_smoothing: BelowOne = 0.0,
+    reweight_from: Epoch | None = None,
+    beta: BelowOne = 0.9999,
+) -> nn.Module:
+    """Make the cross-entropy.
 
     Parameters
     ----------
-    loss : nn.Module
-        One with a method ``on_epoch`` is told; others are left alone.
-    epoch : int
-        Which epoch, from 0.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> from protail.losses.reweighted import begin_epoch
-    >>> begin_epoch(nn.CrossEntropyLoss(), 3)
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training rows of every class.
+    label_smoothing : float, default=0
+        How much of each label is spread over all classes.
+    reweight_from : int, optional
+        The epoch, counted from 0, from which on a class counts the more the rarer it is: one over
+        its effective number of images, ``(1 - beta^N) / (1 - beta)``.
+    beta : float, default=0.9999
+        0 weighs all classes alike; towards 1 a class counts as one over its images.
     """
-    tell = getattr(loss, "on_epoch", None)
-    if tell is not None:
-        tell(epoch)
+    if reweight_from is None:
+        return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+    return ReweightedCrossEntropy(counts, reweight_from, beta, label_smoothing)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from protail.heads.routed_experts import Routing
+from protail._registry import Positive, checked
 from protail.losses.registry import register_loss
-from protail.ops._precision import in_full
+from protail.models.heads import Routing
+from protail.ops import in_full
 from protail.profile import Counts
 
 
@@ -26,11 +27,15 @@ class RoutingLoss(nn.Module):
     positive_weight : float, default=100
         How much more a gate counts that should be open, which few should.
 
+    References
+    ----------
+    Long-tailed Recognition by Routing Diverse Distribution-Aware Experts. ICLR 2021.
+
     Examples
     --------
     >>> import torch
-    >>> from protail.heads.routed_experts import Routing
-    >>> from protail.losses.routing import RoutingLoss
+    >>> from protail.losses import RoutingLoss
+    >>> from protail.models.heads import Routing
     >>> # The first expert takes it for class 0, both together for class 1.
     >>> running = torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])
     >>> loss = RoutingLoss([3, 1], positive_weight=10.0)
@@ -38,10 +43,9 @@ class RoutingLoss(nn.Module):
     tensor(6.9315)
     """
 
-    def __init__(self, counts: Counts, *, positive_weight: float = 100.0) -> None:
+    @checked
+    def __init__(self, counts: Counts, *, positive_weight: Positive = 100.0) -> None:
         super().__init__()
-        if not 0 < positive_weight < float("inf"):
-            raise ValueError(f"positive_weight={positive_weight!r}; expected a number above 0.")
         self.positive_weight = positive_weight
 
     def forward(self, routing: Routing, target: Tensor) -> Tensor:
@@ -74,29 +78,8 @@ class RoutingLoss(nn.Module):
         return f"positive_weight={self.positive_weight:g}"
 
 
-def should_be_open(running: Tensor, target: Tensor) -> Tensor:
-    """Say of each gate whether the experts so far are wrong and later ones set it right.
-
-    Parameters
-    ----------
-    running : Tensor, shape (batch, experts, classes)
-        Mean logits of the experts up to each.
-    target : Tensor of int, shape (batch,)
-        The class code of every row.
-
-    Returns
-    -------
-    Tensor of bool, shape (batch, experts - 1)
-        Of the gate after each expert but the last.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.losses.routing import should_be_open
-    >>> running = torch.tensor([[[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]])
-    >>> should_be_open(running, torch.tensor([0])), should_be_open(running, torch.tensor([1]))
-    (tensor([[True, True]]), tensor([[False, False]]))
-    """
-    right_be = running.argmax(2) == target[:, None]
+def should_be_open(running_bec: Tensor, target_b: Tensor) -> Tensor:
+    """Mark the gates (batch, experts - 1) where experts so far are wrong and later ones right."""
+    right_be = running_bec.argmax(2) == target_b[:, None]
     later_be = [right_be[:, expert:].any(1) for expert in range(1, right_be.shape[1])]
     return ~right_be[:, :-1] & torch.stack(later_be, dim=1)

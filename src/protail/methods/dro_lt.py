@@ -1,45 +1,47 @@
-"""Distributional robustness: classes gather around centroids that may be off by a radius."""
+"""Distributional robustness: classes gather around class means that may be off by a radius."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as weighted_cross_entropy
 
-from protail.heads.means import class_means
-from protail.losses._plain import check_plain_cross_entropy
-from protail.methods.method import ImageBatch, Method
-from protail.methods.registry import register_method
-from protail.ops import distances
-from protail.ops._precision import in_full
+from protail._registry import NonNegative, Positive, checked
+from protail.losses import check_plain_cross_entropy
+from protail.methods.method import ImageBatch, Method, register_method
+from protail.models.heads import class_means
+from protail.ops import distances, in_full
 from protail.profile import ClassProfile, Counts
 
 
 @register_method(
-    "dro-lt", heads=("linear",), losses=("cross-entropy",), mixes=False, pretrained=True
+    "dro-lt",
+    heads=("linear",),
+    losses=("cross-entropy",),
+    mixes=False,
+    pretrained=True,
+    plain_loss=True,
 )
 class DroLT(Method):
-    """Draw features to the centroid of their class, as if it were a radius further away.
+    """Draw features to the mean of their class, as if it were a radius further away (DRO-LT).
 
-    The centroids are the class means of the training images' features, taken before each epoch and
-    held until the next. With d_ci the Euclidean distance of feature i from centroid c,
+    The paper's centroids are the class means of the training images' features, taken before each
+    epoch and held until the next. With d_ci the Euclidean distance of feature i from centroid c,
     ``a_ci = -(d_ci + radius_c [y_i = c]) / temperature``, and n_c the images of class c in the
     batch, the robust loss of a class is a softmax over the images of the batch::
 
         l_c = log(sum_i exp a_ci) - sum_(i: y_i = c) a_ci / n_c
 
     averaged over the classes of the batch. Added is the cross-entropy of the head, in which a
-    class counts as its share of the largest class. The head is frozen: features are learned that
+    class counts as its fraction of the largest class. The head is frozen: features are learned that
     suit it. That the method begins with a trained backbone and head, and that the head learns
-    again in the end, is for other stages to see to.
+    again in the end, is the work of other stages.
 
     Parameters
     ----------
     backbone : nn.Module
         Images to features; trained before.
-    head : nn.Module
+    head : nn.Linear
         A linear head, trained with the backbone. Its ``requires_grad`` is switched off.
     loss : nn.Module
         The plain cross-entropy, to which the weights of the classes are added here.
@@ -48,7 +50,7 @@ class DroLT(Method):
     cross_entropy : float, default=1
         Factor of the cross-entropy.
     radius : float, default=1
-        How far off a centroid may be, at the start.
+        How far off a class mean may be, at the start.
     learned : bool, default=True
         Whether each class learns a radius of its own; otherwise they stay.
     temperature : float, default=1
@@ -64,7 +66,7 @@ class DroLT(Method):
     Notes
     -----
     Where paper and published code differ, this does what the code is meant to do. The paper, as
-    far as we know (we did not verify it), adds twice the radius and mixes the two losses in shares
+    far as we know (we did not verify it), adds twice the radius and mixes the two losses by
     lambda and 1 - lambda: ``radius=2`` and ``cross_entropy = lambda / (1 - lambda)`` give that, up
     to a factor of the whole and the pace at which radii are learned. The published code adds the
     radius once and sums the losses, but puts the radii of the images in the order of the batch to
@@ -81,10 +83,8 @@ class DroLT(Method):
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from protail.heads.linear import LinearHead
-    >>> from protail.methods import ImageBatch, make_method
-    >>> parts = nn.Flatten(), LinearHead(3, 12), nn.CrossEntropyLoss(), [4, 2, 1]
-    >>> method = make_method("dro-lt", *parts)
+    >>> from protail.methods import DroLT, ImageBatch
+    >>> method = DroLT(nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss(), [4, 2, 1])
     >>> images, labels = torch.rand(7, 3, 2, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2])
     >>> method.on_features(method.features(images), labels)
     >>> method(ImageBatch(images, labels)).shape, method.radii.data
@@ -96,24 +96,20 @@ class DroLT(Method):
     radii: Tensor
     class_weights: Tensor
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Module,
+        head: nn.Linear,
         loss: nn.Module,
         counts: Counts,
         *,
-        cross_entropy: float = 1.0,
-        radius: float = 1.0,
+        cross_entropy: NonNegative = 1.0,
+        radius: NonNegative = 1.0,
         learned: bool = True,
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
     ) -> None:
         super().__init__(backbone, head, loss, counts)
-        for name, value in (("cross_entropy", cross_entropy), ("radius", radius)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name}={value!r}; expected a finite number >= 0.")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature={temperature!r}; expected a number above 0.")
         check_plain_cross_entropy(loss, "'dro-lt' weighs the classes itself")
         head.requires_grad_(False)
         self.cross_entropy = cross_entropy
@@ -121,9 +117,8 @@ class DroLT(Method):
         profile = ClassProfile.of(counts)
         dtype = torch.get_default_dtype()
         weights = torch.as_tensor(profile.counts / profile.counts.max(), dtype=dtype)
-        n_features = int(head.n_features)  # type: ignore[arg-type]
         self.register_buffer("class_weights", weights)
-        self.register_buffer("centroids", torch.zeros(profile.n_classes, n_features))
+        self.register_buffer("centroids", torch.zeros(profile.n_classes, head.in_features))
         radii = torch.full_like(weights, radius)
         if learned:
             self.radii = nn.Parameter(radii)
@@ -146,7 +141,7 @@ class DroLT(Method):
         if batch.other is not None:
             raise ValueError(
                 "batch.other is given; 'dro-lt' expected images of one class each, because each "
-                "is drawn to one centroid. Switch mixup and cutmix off."
+                "is drawn to one class mean. Switch mixup and cutmix off."
             )
         features = self.features(batch.images)
         logits = in_full(self.head(features))
@@ -156,18 +151,18 @@ class DroLT(Method):
 
     def _robust(self, features_bd: Tensor, label_b: Tensor) -> Tensor:
         class_c = torch.arange(len(self.centroids), device=label_b.device)
-        own_cb = class_c.unsqueeze(1) == label_b
-        count_c = own_cb.sum(1)
+        target_cb = class_c.unsqueeze(1) == label_b
+        count_c = target_cb.sum(1)
 
         distance_cb = distances(features_bd, self.centroids, target=label_b).mT
-        a_cb = -(distance_cb + own_cb * self.radii.unsqueeze(1)) / self.temperature
-        loss_c = a_cb.logsumexp(1) - (own_cb * a_cb).sum(1) / count_c.clamp_min(1)
+        a_cb = -(distance_cb + target_cb * self.radii.unsqueeze(1)) / self.temperature
+        loss_c = a_cb.logsumexp(1) - (target_cb * a_cb).sum(1) / count_c.clamp_min(1)
         present_c = count_c > 0
         return (present_c * loss_c).sum() / present_c.sum()
 
     @torch.no_grad()
     def on_features(self, features: Tensor, labels: Tensor) -> None:
-        """Set the centroids to the class means, in place; a class without images keeps its own.
+        """Set the class means, in place; a class without images keeps its own.
 
         Parameters
         ----------

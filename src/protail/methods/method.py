@@ -1,13 +1,15 @@
-"""The default method: backbone, head and loss."""
+"""Methods by name, and the default one: backbone, head and loss."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from protail.losses.reweighted import begin_epoch
-from protail.ops._precision import in_full
+from protail._registry import OneOf, Registry, checked
+from protail.losses import begin_epoch
+from protail.ops import in_full
 from protail.profile import Counts
 
 
@@ -39,14 +41,83 @@ class ImageBatch(NamedTuple):
     second_share: Tensor | None = None
 
 
+METHODS: Registry[Method] = Registry(
+    "method", given=["backbone", "head", "loss", "counts"], package="protail.methods"
+)
+Kind = TypeVar("Kind", bound="Callable[..., Method]")
+
+
+@checked
+def register_method(
+    name: str,
+    *,
+    views: Annotated[int, OneOf((1, 2))] = 1,
+    heads: Sequence[str] = (),
+    losses: Sequence[str] = (),
+    mixes: Annotated[bool | str, OneOf((True, False, "always"))] | None = None,
+    pretrained: Annotated[bool | str, OneOf((True, False, "teacher"))] = False,
+    plain_loss: bool = False,
+) -> Callable[[Kind], Kind]:
+    """Give a method a name that `make_method` and recipes know.
+
+    Parameters
+    ----------
+    name : str
+        What users will write. It must be free.
+    views : {1, 2}
+        How many augmented views of each image a step needs; the second is ``batch.second``.
+    heads, losses : sequence of str
+        The heads and losses it can work with; empty for any.
+    mixes : bool or "always", optional
+        Whether it can learn from mixtures of images, or learns from nothing else; by default, a
+        method of one view can and one of two cannot. Two views of an image are mixed with the same
+        partner.
+    pretrained : bool or "teacher"
+        Whether it goes on from a backbone and a head that have been trained before, or starts from
+        scratch and learns from them: they are then put into ``teacher.backbone`` and
+        ``teacher.head``.
+    plain_loss : bool, default=False
+        Whether it takes the cross-entropy without options and no other loss, because it has a loss
+        of its own.
+
+    Returns
+    -------
+    callable
+        A decorator for a `Method` that takes ``backbone``, ``head``, ``loss``, ``counts`` and
+        options. It leaves ``features`` and ``logits`` as they are.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from protail.methods import Method, make_method, register_method
+    >>> @register_method("halved")
+    ... class Halved(Method):
+    ...     def forward(self, batch):
+    ...         return super().forward(batch) / 2
+    >>> parts = nn.Flatten(), nn.Linear(3, 2), nn.CrossEntropyLoss()
+    >>> type(make_method("halved", *parts, [3, 1])).__name__
+    'Halved'
+    """
+    return METHODS.register(
+        name,
+        views=views,
+        heads=tuple(heads),
+        losses=tuple(losses),
+        mixes=views == 1 if mixes is None else mixes,
+        pretrained=pretrained,
+        plain_loss=plain_loss,
+    )
+
+
+@register_method("standard")
 class Method(nn.Module):
     """Compute the loss of a step, and what belongs around it.
 
     A subclass overrides the hooks it needs: ``forward``, ``after_step``, ``on_epoch``,
     ``on_features``. The first two are pure tensor code that a CUDA graph can hold: what changes
     lives in buffers and changes in place. The others run on the host before an epoch. ``features``
-    and ``logits`` are no hooks: everything is judged by backbone and head alone. What is not to be
-    trained has ``requires_grad`` off.
+    and ``logits`` are no hooks: everything is evaluated by backbone and head alone. What is not to
+    be trained has ``requires_grad`` off.
 
     Parameters
     ----------
@@ -100,7 +171,7 @@ class Method(nn.Module):
         Returns
         -------
         Tensor, shape ()
-            The loss; of mixed images, of both classes in their shares.
+            The loss; of mixed images, of both classes in their fractions.
         """
         return self.loss_of(self.logits(batch.images), batch)
 
@@ -117,7 +188,7 @@ class Method(nn.Module):
         Returns
         -------
         Tensor, shape ()
-            The loss; of mixed images, of both classes in their shares.
+            The loss; of mixed images, of both classes in their fractions.
         """
         loss: Tensor = self.loss(logits, batch.labels)
         if batch.other is None or batch.share is None:
@@ -161,13 +232,7 @@ class Method(nn.Module):
         """Change parameters or buffers in place after the optimiser's step."""
 
     def on_epoch(self, epoch: int) -> None:
-        """Change buffers in place before an epoch; by default those of the loss.
-
-        Parameters
-        ----------
-        epoch : int
-            Which epoch begins, from 0.
-        """
+        """Change buffers in place before an epoch, counted from 0; by default those of the loss."""
         begin_epoch(self.loss, epoch)
 
     def on_features(self, features: Tensor, labels: Tensor) -> None:
@@ -180,3 +245,65 @@ class Method(nn.Module):
         labels : Tensor of int, shape (n_images,)
             Class codes.
         """
+
+
+def make_method(
+    name: str,
+    backbone: nn.Module,
+    head: nn.Module,
+    loss: nn.Module,
+    counts: Counts,
+    **options: Any,
+) -> Method:
+    """Make a method by name.
+
+    Parameters
+    ----------
+    name : str
+        Which method; "standard" is backbone, head and loss.
+    backbone, head, loss : nn.Module
+        What it is made of.
+    counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+        Training images of every class.
+    **options
+        What the method takes beside them.
+
+    Returns
+    -------
+    Method
+        What a training step computes.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from protail.methods import make_method
+    >>> parts = nn.Flatten(), nn.Linear(3, 2), nn.CrossEntropyLoss()
+    >>> type(make_method("standard", *parts, [3, 1]).head).__name__
+    'Linear'
+    """
+    method = METHODS.make(name, backbone, head, loss, counts, **options)
+    for part, place in (("features", "backbone"), ("logits", "head")):
+        if getattr(type(method), part) is not getattr(Method, part):
+            raise ValueError(
+                f"method {name!r} has {part} of its own, and is evaluated by its backbone and head "
+                f"alone; expected those of Method. Put what it does into a {place}, or into "
+                "forward where it concerns training only."
+            )
+    return method
+
+
+def method_names() -> list[str]:
+    """List the methods that `make_method` knows.
+
+    Returns
+    -------
+    list of str
+        In the order of the alphabet.
+
+    Examples
+    --------
+    >>> from protail.methods import method_names
+    >>> {"standard", "paco", "ride"} <= set(method_names())
+    True
+    """
+    return METHODS.names()

@@ -1,33 +1,31 @@
-"""Two mixtures of the same two images, one blended and one pasted, that are to look alike."""
+"""GLMC's consistency: two mixtures of the same two images, blended and pasted, look alike."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
 
-from protail.methods.method import ImageBatch, Method
-from protail.methods.registry import register_method
-from protail.ops import unit_rows
-from protail.ops._precision import in_full
+from protail._registry import Count, NonNegative, checked
+from protail.methods.method import ImageBatch, Method, register_method
+from protail.ops import in_full, unit_rows
 from protail.profile import Counts
 
 
 @register_method("mixture-consistency", views=2, mixes="always")
 class MixtureConsistency(Method):
-    """Classify two mixtures of the same two images, and draw their features together.
+    """Classify two mixtures of the same two images, and draw their features together (GLMC).
 
     Of each image there are two views. The first is mixed with that of a partner by mixup, the
-    second with that of the same partner by CutMix, by the same share drawn. With f the features of
-    both, in one pass of the backbone, z = projector(f), p = predictor(z), and z held fixed where
-    it is the aim::
+    second with that of the same partner by CutMix, by the same random fraction. With f the
+    features of both, in one pass of the backbone, z = projector(f), p = predictor(z), and z held
+    fixed where it is the aim::
 
         disagreement = 1 - (cos(p_1, z_2) + cos(p_2, z_1)) / 2
         loss = (loss_1 + loss_2) / 2 + weight * disagreement
 
-    averaged over the batch. The loss of a view counts both classes in the shares that the view
-    really has: for CutMix, those of the box inside the image. Backbone and head alone are judged.
+    averaged over the batch. The loss of a view counts both classes in the fractions that the view
+    really has: for CutMix, those of the box inside the image. Predictions come from backbone and
+    head alone.
 
     Parameters
     ----------
@@ -51,9 +49,9 @@ class MixtureConsistency(Method):
 
     Notes
     -----
-    This is the consistency between mixtures of the reference, and no more. Its second loss, which
-    re-weights classes and counts for more from epoch to epoch, is left out: balance is the
-    business of stage 2.
+    GLMC is global and local mixture consistency with cumulative learning. This is its consistency
+    between mixtures, and no more. Its second loss, which re-weights classes and counts for more
+    from epoch to epoch (the cumulative learning), is left out: balance is the task of stage 2.
 
     References
     ----------
@@ -64,11 +62,11 @@ class MixtureConsistency(Method):
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from protail.backbones import CifarResNet
-    >>> from protail.methods import ImageBatch, make_method
+    >>> from protail.models.backbones import CifarResNet
+    >>> from protail.methods import ImageBatch, MixtureConsistency
     >>> backbone = CifarResNet([1], [8], learned_shortcuts=False, fan="fan_in")
     >>> parts = backbone, nn.Linear(8, 3), nn.CrossEntropyLoss(), [4, 2, 1]
-    >>> method = make_method("mixture-consistency", *parts, projection=16)
+    >>> method = MixtureConsistency(*parts, projection=16)
     >>> batch = ImageBatch(
     ...     images=torch.rand(2, 3, 8, 8),
     ...     labels=torch.tensor([0, 2]),
@@ -83,6 +81,7 @@ class MixtureConsistency(Method):
 
     _name = "mixture-consistency"
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
@@ -90,14 +89,10 @@ class MixtureConsistency(Method):
         loss: nn.Module,
         counts: Counts,
         *,
-        weight: float = 4.0,
-        projection: int = 256,
+        weight: NonNegative = 4.0,
+        projection: Count = 256,
     ) -> None:
         super().__init__(backbone, head, loss, counts)
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"weight={weight!r}; expected a finite number >= 0, as in 4.0.")
-        if projection < 1:
-            raise ValueError(f"projection={projection!r}; expected at least 1, as in 256.")
         self.weight = weight
         n_features = int(backbone.n_features)  # type: ignore[arg-type]
         self.projector = nn.Linear(n_features, projection)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from protail.methods.method import ImageBatch, Method
+from protail._registry import Count, Fraction, NonNegative, Positive, checked
+from protail.methods.method import ImageBatch, Method, register_method
 from protail.methods.mixture_consistency import MixtureConsistency
-from protail.methods.registry import register_method
 from protail.profile import ClassProfile, Counts
 
 
@@ -22,15 +21,15 @@ class MixtureDistillation(MixtureConsistency):
 
     The teacher is a backbone and a head of the same kinds, trained before and frozen. With s the
     student's logits of both views, t the teacher's, T the temperature and l_c the logarithm of a
-    class's share of the training images::
+    class's fraction of the training images::
 
         q = softmax((t - tau * l) / T)
         p = softmax((s - tau * l) / T)
         taught_loss = T^2 * KL(q || p)
         loss = (1 - taught) * (loss_1 + loss_2) / 2 + taught * taught_loss + weight * disagreement
 
-    averaged over the batch and, for the taught loss, over both views. The student's backbone and
-    head alone are judged.
+    averaged over the batch and, for the taught loss, over both views. Predictions come from
+    the student's backbone and head alone.
 
     Parameters
     ----------
@@ -47,10 +46,10 @@ class MixtureDistillation(MixtureConsistency):
     projection : int, default=256
         Length of what is compared.
     taught : float, default=0.5
-        Share of the loss that is the teacher's, from 0 to 1; the rest is that of the labels.
+        Fraction of the loss that is the teacher's, from 0 to 1; the rest is that of the labels.
     tau : float, default=0
         How far teacher and student are compared as if classes were equally frequent; 1 takes the
-        whole logarithm of their shares away.
+        whole logarithm of their frequencies away.
     temperature : float, default=1
         Divides the logits that are compared; above 1, small probabilities count for more.
 
@@ -62,13 +61,13 @@ class MixtureDistillation(MixtureConsistency):
         Copies of backbone and head, without gradients and always in eval mode. They know nothing
         until what has been trained before is loaded into them.
     log_prior : Tensor, shape (n_classes,)
-        The logarithm of every class's share of the training images.
+        The logarithm of every class's fraction of the training images.
 
     Notes
     -----
     The factor T^2 keeps the gradients of the taught loss as large at one temperature as at
-    another, as in the first reference. A student of the same kind as its teacher, which begins
-    anew, is the second's. Neither of them adjusts the logits that are compared.
+    another, as in the first reference. A student of the same kind as its teacher, which starts
+    from scratch, is the second's. Neither of them adjusts the logits that are compared.
 
     References
     ----------
@@ -80,11 +79,11 @@ class MixtureDistillation(MixtureConsistency):
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from protail.backbones import CifarResNet
-    >>> from protail.methods import ImageBatch, make_method
+    >>> from protail.models.backbones import CifarResNet
+    >>> from protail.methods import ImageBatch, MixtureDistillation
     >>> backbone = CifarResNet([1], [8], learned_shortcuts=False, fan="fan_in")
     >>> parts = backbone, nn.Linear(8, 3), nn.CrossEntropyLoss(), [4, 2, 1]
-    >>> method = make_method("mixture-distillation", *parts, projection=16, taught=0.7)
+    >>> method = MixtureDistillation(*parts, projection=16, taught=0.7)
     >>> trained = CifarResNet([1], [8], learned_shortcuts=False, fan="fan_in")
     >>> method.teacher.backbone.load_state_dict(trained.state_dict())
     <All keys matched successfully>
@@ -103,6 +102,7 @@ class MixtureDistillation(MixtureConsistency):
     _name = "mixture-distillation"
     log_prior: Tensor
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
@@ -110,19 +110,13 @@ class MixtureDistillation(MixtureConsistency):
         loss: nn.Module,
         counts: Counts,
         *,
-        weight: float = 4.0,
-        projection: int = 256,
-        taught: float = 0.5,
-        tau: float = 0.0,
-        temperature: float = 1.0,
+        weight: NonNegative = 4.0,
+        projection: Count = 256,
+        taught: Fraction = 0.5,
+        tau: NonNegative = 0.0,
+        temperature: Positive = 1.0,
     ) -> None:
         super().__init__(backbone, head, loss, counts, weight=weight, projection=projection)
-        if not 0 <= taught <= 1:
-            raise ValueError(f"taught={taught!r}; expected from 0 to 1, as in 0.5.")
-        if not 0 <= tau < math.inf:
-            raise ValueError(f"tau={tau!r}; expected a finite number >= 0, as in 1.0.")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature={temperature!r}; expected a number above 0, as in 2.0.")
         self.taught, self.tau, self.temperature = taught, tau, temperature
         # It is never asked for a loss, and one with a state would be saved twice.
         copies = copy.deepcopy(backbone), copy.deepcopy(head)
@@ -133,18 +127,7 @@ class MixtureDistillation(MixtureConsistency):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of everything but the teacher, which stays in eval mode.
-
-        Parameters
-        ----------
-        mode : bool
-            Whether it is that of training.
-
-        Returns
-        -------
-        MixtureDistillation
-            Itself.
-        """
+        """Set the mode of everything but the teacher, which stays in eval mode."""
         super().train(mode)
         self.teacher.eval()
         return self

@@ -8,17 +8,18 @@ import math
 import torch
 from torch import Tensor, distributed, nn
 
-from protail.losses._plain import check_plain_cross_entropy
-from protail.methods.method import ImageBatch, Method
-from protail.methods.registry import register_method
-from protail.ops import unit_rows
-from protail.ops._precision import full_precision, in_full
+from protail._registry import Count, Fraction, NonNegative, Positive, checked
+from protail.losses import check_plain_cross_entropy
+from protail.methods.method import ImageBatch, Method, register_method
+from protail.ops import full_precision, in_full, unit_rows
 from protail.profile import ClassProfile, Counts
 
 
-@register_method("paco", views=2, heads=("linear",), losses=("cross-entropy",), mixes=False)
+@register_method(
+    "paco", views=2, heads=("linear",), losses=("cross-entropy",), mixes=False, plain_loss=True
+)
 class PaCo(Method):
-    """Draw an image to its class and to images of it, away from other classes and images.
+    """Draw an image to its class and to images of it, away from others (PaCo).
 
     The first view of an image is classified, and projected to an embedding h of length 1. The
     second becomes a key: the embedding that a slowly following copy of backbone and projector
@@ -31,13 +32,14 @@ class PaCo(Method):
 
     averaged over the batch. With ``alpha = gamma = 0`` this is the balanced softmax. It takes the
     place of the loss that the method is given, which must be the plain cross-entropy: what is left
-    of ``u`` alone. Trained are backbone, projector and head; backbone and head alone are judged.
+    of ``u`` alone. Trained are backbone, projector and head; predictions come from backbone and
+    head alone.
 
     Parameters
     ----------
     backbone : nn.Module
         Images to features.
-    head : nn.Module
+    head : nn.Linear
         A linear head, whose weights are the learned centres of the classes.
     loss : nn.Module
         The plain cross-entropy.
@@ -88,10 +90,9 @@ class PaCo(Method):
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from protail.heads.linear import LinearHead
-    >>> from protail.methods import ImageBatch, make_method
-    >>> parts = nn.Flatten(), LinearHead(3, 12), nn.CrossEntropyLoss(), [4, 2, 1]
-    >>> method = make_method("paco", *parts, queue=8)
+    >>> from protail.methods import ImageBatch, PaCo
+    >>> parts = nn.Flatten(), nn.Linear(12, 3), nn.CrossEntropyLoss(), [4, 2, 1]
+    >>> method = PaCo(*parts, queue=8)
     >>> batch = ImageBatch(torch.rand(2, 3, 2, 2), torch.tensor([0, 2]))
     >>> method(batch._replace(second=torch.rand(2, 3, 2, 2))).shape
     torch.Size([])
@@ -104,28 +105,29 @@ class PaCo(Method):
     queue_labels: Tensor
     queue_place: Tensor
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
-        head: nn.Module,
+        head: nn.Linear,
         loss: nn.Module,
         counts: Counts,
         *,
-        alpha: float = 0.01,
-        temperature: float = 0.05,
-        gamma: float = 1.0,
-        beta: float = 1.0,
-        queue: int = 1024,
-        projection: int = 32,
-        key_momentum: float = 0.999,
+        alpha: NonNegative = 0.01,
+        temperature: Positive = 0.05,
+        gamma: NonNegative = 1.0,
+        beta: NonNegative = 1.0,
+        queue: Count = 1024,
+        projection: Count = 32,
+        key_momentum: Fraction = 0.999,
     ) -> None:
         super().__init__(backbone, head, loss, counts)
-        _check_options(alpha, temperature, gamma, beta, queue, projection, key_momentum)
+        self.check_options(alpha, beta)
         check_plain_cross_entropy(loss, "'paco' has a loss of its own")
         self.alpha, self.beta, self.gamma = alpha, beta, gamma
         self.temperature = temperature
         self.key_momentum = key_momentum
-        n_features = int(head.n_features)  # type: ignore[arg-type]
+        n_features = head.in_features
         self.projector = nn.Sequential(
             nn.Linear(n_features, n_features),
             nn.BatchNorm1d(n_features),
@@ -142,6 +144,12 @@ class PaCo(Method):
         self.register_buffer("queue_labels", torch.randint(profile.n_classes, (queue,)))
         self.register_buffer("queue_place", torch.zeros((), dtype=torch.int64))
         self.largest_batch = queue
+
+    @staticmethod
+    def check_options(alpha: float, beta: float, **others: object) -> None:
+        """Raise unless something is learned."""
+        if alpha + beta == 0:
+            raise ValueError("alpha=0 and beta=0 leave nothing to learn; expected one above 0.")
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Give the loss of a batch; in training, let the key networks and the queue follow.
@@ -181,8 +189,8 @@ class PaCo(Method):
         rivals_bs = (v_bs + log_gamma).masked_fill(itself_bs, -math.inf)
         log_d_b = torch.cat([u_bc, rivals_bs], 1).logsumexp(1)
 
-        own_b = u_bc.gather(1, label_b.unsqueeze(1)).squeeze(1)
-        wanted_b = self.beta * own_b + self.alpha * (alike_bs * v_bs).sum(1)
+        target_b = u_bc.gather(1, label_b.unsqueeze(1)).squeeze(1)
+        wanted_b = self.beta * target_b + self.alpha * (alike_bs * v_bs).sum(1)
         n_alike_b = alike_bs.sum(1, dtype=v_bs.dtype)
         return (log_d_b - wanted_b / (self.beta + self.alpha * n_alike_b)).mean()
 
@@ -235,11 +243,9 @@ def _n_processes() -> int:
 
 
 def _of_all_processes(rows: Tensor) -> Tensor:
-    """Put the rows of all processes, as many of each, one below the other.
-
-    Otherwise each would have a queue of its own, and in place of it get that of the first: buffers
-    are kept alike.
-    """
+    """Put the rows of all processes, as many of each, one below the other."""
+    # Otherwise each would have a queue of its own, and in place of it get that of the first:
+    # buffers are kept alike.
     n_processes = _n_processes()
     if n_processes == 1:
         return rows
@@ -251,26 +257,3 @@ def _of_all_processes(rows: Tensor) -> Tensor:
 def _embeddings(projected_bd: Tensor) -> Tensor:
     """Scale rows to length 1, in float32 at least."""
     return unit_rows(in_full(projected_bd))[0]
-
-
-def _check_options(
-    alpha: float,
-    temperature: float,
-    gamma: float,
-    beta: float,
-    queue: int,
-    projection: int,
-    key_momentum: float,
-) -> None:
-    for name, value in (("alpha", alpha), ("gamma", gamma), ("beta", beta)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value!r}; expected a finite number >= 0.")
-    if alpha + beta == 0:
-        raise ValueError("alpha=0 and beta=0 leave nothing to learn; expected one above 0.")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature={temperature!r}; expected a number above 0, as in 0.05.")
-    for name, value in (("queue", queue), ("projection", projection)):
-        if value < 1:
-            raise ValueError(f"{name}={value!r}; expected at least 1.")
-    if not 0 <= key_momentum <= 1:
-        raise ValueError(f"key_momentum={key_momentum!r}; expected from 0 to 1, as in 0.999.")

@@ -8,20 +8,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from protail.heads.experts import HeadPerExpert
-from protail.methods.method import ImageBatch, Method
-from protail.methods.registry import register_method
-from protail.ops._precision import in_full
+from protail._registry import BelowOne, Epoch, Positive, checked
+from protail.methods.method import ImageBatch, Method, register_method
+from protail.models.heads import HeadPerExpert
+from protail.ops import in_full
 from protail.profile import ClassProfile, Counts
 
 
+@checked
 def class_temperatures(
-    counts: Counts, rho: float = 0.05, temperature: float = 1.0
+    counts: Counts, rho: BelowOne = 0.05, temperature: Positive = 1.0
 ) -> NDArray[np.float64]:
     """Give each class a temperature, the lower the rarer it is.
 
-    With the share ``pi_c`` of class c among all images and C classes, ``b_c = rho C pi_c + 1 -
-    rho``, and the temperature is ``temperature * b_c / max b``.
+    With the fraction ``pi_c`` of all images that are of class c and C classes, ``b_c = rho C pi_c
+    + 1 - rho``, and the temperature is ``temperature * b_c / max b``.
 
     Parameters
     ----------
@@ -39,23 +40,19 @@ def class_temperatures(
 
     Examples
     --------
-    >>> from protail.methods.ride import class_temperatures
+    >>> from protail.methods import class_temperatures
     >>> class_temperatures([3, 1], rho=0.5)  # b = 5/4 and 3/4
     array([1. , 0.6])
     """
-    if not 0 <= rho < 1:
-        raise ValueError(f"rho={rho!r}; expected from 0 to below 1, as in 0.05.")
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature={temperature!r}; expected a number above 0.")
     profile = ClassProfile.of(counts)
-    shares = profile.counts / profile.counts.sum()
-    spread = rho * len(shares) * shares + 1 - rho
+    prior = profile.counts / profile.counts.sum()
+    spread = rho * len(prior) * prior + 1 - rho
     return np.asarray(temperature * spread / spread.max())
 
 
 @register_method("ride", heads=("experts",), losses=("ldam", "cross-entropy"))
 class RoutedDiverseExperts(Method):
-    """Add up the experts' losses, and take off how far they are from their mean.
+    """Add up the experts' losses, and take off how far they are from their mean (RIDE).
 
     Each expert has a loss of its own, on its own logits. What is taken off is the divergence of
     its softmax from that of the mean logits, averaged over the batch, with a temperature for every
@@ -98,10 +95,10 @@ class RoutedDiverseExperts(Method):
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from protail.heads.experts import ExpertsHead
-    >>> from protail.methods import ImageBatch, make_method
-    >>> parts = nn.Flatten(), ExpertsHead(2, 12, experts=3), nn.CrossEntropyLoss()
-    >>> method = make_method("ride", *parts, [3, 1], rho=0.5, reweight_from=2)
+    >>> from protail.models.heads import ExpertsHead
+    >>> from protail.methods import ImageBatch, RoutedDiverseExperts
+    >>> parts = nn.Flatten(), ExpertsHead(2, 12, experts=3), nn.CrossEntropyLoss(), [3, 1]
+    >>> method = RoutedDiverseExperts(*parts, rho=0.5, reweight_from=2)
     >>> method(ImageBatch(torch.randn(4, 3, 2, 2), torch.tensor([0, 0, 0, 1]))).shape
     torch.Size([])
     >>> method.on_epoch(2)
@@ -113,6 +110,7 @@ class RoutedDiverseExperts(Method):
     temperatures: Tensor
     later_temperatures: Tensor
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
@@ -120,10 +118,10 @@ class RoutedDiverseExperts(Method):
         loss: nn.Module,
         counts: Counts,
         *,
-        diversity: float = 0.45,
-        rho: float = 0.05,
-        temperature: float = 1.0,
-        reweight_from: int = 160,
+        diversity: BelowOne = 0.45,
+        rho: BelowOne = 0.05,
+        temperature: Positive = 1.0,
+        reweight_from: Epoch = 160,
         pairwise: bool = False,
     ) -> None:
         super().__init__(backbone, head, loss, counts)
@@ -131,10 +129,6 @@ class RoutedDiverseExperts(Method):
             raise TypeError(
                 f"head is a {type(head).__name__}; expected one with experts, such as 'experts'."
             )
-        if not 0 <= diversity < 1:
-            raise ValueError(f"diversity={diversity!r}; expected from 0 to below 1, as in 0.45.")
-        if reweight_from < 0:
-            raise ValueError(f"reweight_from={reweight_from!r}; expected an epoch, from 0 on.")
         self.diversity = diversity
         self.reweight_from = reweight_from
         self.pairwise = pairwise
@@ -143,13 +137,7 @@ class RoutedDiverseExperts(Method):
         self.register_buffer("temperatures", torch.ones_like(later))
 
     def on_epoch(self, epoch: int) -> None:
-        """Set the temperatures of an epoch, and what the loss sets, in place.
-
-        Parameters
-        ----------
-        epoch : int
-            Which epoch begins, from 0.
-        """
+        """Set the temperatures of an epoch, counted from 0, and what the loss sets, in place."""
         super().on_epoch(epoch)
         if epoch >= self.reweight_from:
             self.temperatures.copy_(self.later_temperatures)
@@ -167,7 +155,7 @@ class RoutedDiverseExperts(Method):
         Returns
         -------
         Tensor, shape ()
-            The sum over experts; of mixed images, with both classes in their shares.
+            The sum over experts; of mixed images, with both classes in their fractions.
         """
         logits_ebc = in_full(self.head.expert_logits(self.features(batch.images)))
         losses = torch.stack([self.loss_of(logits_bc, batch) for logits_bc in logits_ebc])

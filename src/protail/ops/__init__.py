@@ -7,10 +7,11 @@ one rule that merges them.
 """
 
 from protail.ops import chunked, fused, reference
-from protail.ops._arguments import DISTANCES, TEMPERATURES
+from protail.ops._arguments import DISTANCES, TEMPERATURES, check_distance, compute_dtype
 from protail.ops._gaps import Gaps, gaps
 from protail.ops._memory import MEMORY_BUDGET
 from protail.ops._parts import Parts, TopK
+from protail.ops._precision import full_precision, in_full
 from protail.ops._rows import add_rows_, unit_rows
 from protail.ops.reference import distances, logits
 from protail.ops.search import nearest, top_k
@@ -24,10 +25,14 @@ __all__ = [
     "Parts",
     "TopK",
     "add_rows_",
+    "check_distance",
     "chunked",
+    "compute_dtype",
     "distances",
+    "full_precision",
     "fused",
     "gaps",
+    "in_full",
     "logits",
     "loss",
     "nearest",

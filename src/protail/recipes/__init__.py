@@ -15,7 +15,22 @@ stage, ``[pretraining]``, ``[representation]`` and ``[classifier]``. Their keys 
 """
 
 from protail.recipes._loading import load_recipe, recipe_names
+from protail.recipes._parts import options_taken
 from protail.recipes._places import RecipeError
-from protail.recipes._recipe import Recipe, recipe_hash
+from protail.recipes._recipe import WORDS, Recipe, recipe_hash
+from protail.recipes._stages import STAGES, stage_table
+from protail.recipes._toml import parse_value, toml_text
 
-__all__ = ["Recipe", "RecipeError", "load_recipe", "recipe_hash", "recipe_names"]
+__all__ = [
+    "STAGES",
+    "WORDS",
+    "Recipe",
+    "RecipeError",
+    "load_recipe",
+    "options_taken",
+    "parse_value",
+    "recipe_hash",
+    "recipe_names",
+    "stage_table",
+    "toml_text",
+]

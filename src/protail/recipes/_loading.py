@@ -13,7 +13,7 @@ from protail.recipes._recipe import Recipe, read_table
 from protail.recipes._rules import Settings
 from protail.recipes._stages import STAGES
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent / "library"
 _SUFFIX = ".toml"
 
 

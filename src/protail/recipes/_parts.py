@@ -7,23 +7,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from protail._messages import unknown_name, unknown_part
+from protail._messages import unknown_part
 from protail._registry import Option, Registry
-from protail.data.samplers import _SAMPLERS
-from protail.heads.registry import HEADS
-from protail.losses.registry import LOSSES
-from protail.methods.registry import METHODS
+from protail.data import SAMPLERS
+from protail.losses import LOSSES
+from protail.methods import METHODS
+from protail.models.heads import HEADS
 from protail.recipes._places import Place
 from protail.recipes._types import conform
 
-# A sampler's seed and ranks are the run's business, not the recipe's.
-_ROW_SAMPLERS: Registry[Any] = Registry("sampler", given=["labels", "seed", "rank", "world_size"])
-for _name, _sampler in _SAMPLERS.items():
-    _ROW_SAMPLERS.register(_name)(_sampler)
-
 
 class Part(NamedTuple):
-    """A registry, and what to give it to see whether options make anything."""
+    """A registry, and what to give it to see whether options make anything, if that is needed."""
 
     registry: Registry[Any]
     smallest: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None
@@ -35,12 +30,12 @@ def small_width(options: Mapping[str, Any]) -> int:
     return 12 * experts if isinstance(experts, int) and experts > 0 else 12
 
 
-# A method is tried where its head and its loss are known.
+# Heads, losses and methods declare what their options may be; a sampler is tried.
 PARTS = {
     "method": Part(METHODS, None),
-    "head": Part(HEADS, lambda options: (2, small_width(options))),
-    "loss": Part(LOSSES, lambda options: ([2, 1],)),
-    "sampler": Part(_ROW_SAMPLERS, lambda options: ([0, 1],)),
+    "head": Part(HEADS, None),
+    "loss": Part(LOSSES, None),
+    "sampler": Part(SAMPLERS, lambda options: ([0, 1],)),
 }
 
 
@@ -72,9 +67,7 @@ def check_name(part: str, name: str, place: Place) -> None:
     """Raise unless there is a ``part`` of this name."""
     names = PARTS[part].registry.names()
     if name not in names:
-        # Nobody can register samplers of their own.
-        say = unknown_name if part == "sampler" else unknown_part
-        raise place.error(say(place.key, name, names))
+        raise place.error(unknown_part(place.key, name, names))
 
 
 def complete_options(
@@ -112,12 +105,11 @@ def complete_options(
         key: conform(options[key], option.hint, place.at(key)) if key in options else option.default
         for key, option in registry.options(name).items()
     }
-    if smallest is None:
-        return complete
-    # Each part knows what it takes better than any table of ranges here would: make a small one.
     try:
-        with torch.random.fork_rng(devices=[]):
-            registry.make(name, *smallest(complete), **complete)
+        registry.check_values(name, complete)
+        if smallest is not None:
+            with torch.random.fork_rng(devices=[]):
+                registry.make(name, *smallest(complete), **complete)
     except (TypeError, ValueError) as error:
         raise place.error(f"{place.key}.{error}") from None
     return complete

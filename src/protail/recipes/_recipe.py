@@ -13,7 +13,7 @@ from protail.recipes._stage_rules import check_stages
 from protail.recipes._stages import STAGES, read_stage, stage_table
 from protail.recipes._toml import parse_value, toml_text
 from protail.recipes._types import plain
-from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training import ClassifierSettings, RepresentationSettings
 
 # Settings that recipes of before do not name, as they were then; add those of your own here.
 _LATER: list[tuple[str, Any]] = [("partners", "batch")]

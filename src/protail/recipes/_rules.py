@@ -9,16 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from protail.backbones import check_backbone_name, make_backbone
-from protail.data.augment._augment import NAMES
-from protail.data.augment._loader import LOADER_NAMES
-from protail.heads.registry import HEADS
-from protail.losses.registry import LOSSES
-from protail.methods.registry import METHODS
+from protail.data.augment import LOADER_NAMES, NAMES
+from protail.losses import LOSSES
+from protail.methods import METHODS
+from protail.models.backbones import check_backbone_name, make_backbone
+from protail.models.heads import HEADS
 from protail.recipes._parts import PARTS, small_width
 from protail.recipes._places import Place
-from protail.training.making import check_experts
-from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training import ClassifierSettings, RepresentationSettings, check_experts
 
 Settings = RepresentationSettings | ClassifierSettings
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from protail.heads.registry import HEADS
-from protail.methods.registry import METHODS
+from protail.methods import METHODS
+from protail.models.heads import HEADS
 from protail.recipes._places import Place
 from protail.recipes._toml import toml_text
-from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training import ClassifierSettings, RepresentationSettings
 
 
 def check_stages(

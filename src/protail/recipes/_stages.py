@@ -11,7 +11,7 @@ from protail.recipes._parts import check_name, complete_options, options_taken, 
 from protail.recipes._places import Place
 from protail.recipes._rules import Settings, check_rules
 from protail.recipes._types import conform
-from protail.training.settings import ClassifierSettings, RepresentationSettings
+from protail.training import ClassifierSettings, RepresentationSettings
 
 STAGES: dict[str, type[Settings]] = {
     "pretraining": RepresentationSettings,

@@ -1,5 +1,9 @@
 """Pictures of results."""
 
 from protail.report.pictures import accuracy_picture
+from protail.report.search_picture import search_picture
 
-__all__ = ["accuracy_picture"]
+__all__ = [
+    "accuracy_picture",
+    "search_picture",
+]

@@ -14,7 +14,7 @@ from protail._messages import counted, not_installed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from protail.recipes.search import SearchedKey, SearchResult, SearchTrial
+    from protail.experiments import SearchedKey, SearchResult, SearchTrial
 
 # Told apart by people who see no red or green, and in print.
 _DONE, _GIVEN_UP, _BEST = "#1f6fb4", "#b0b0b0", "#e08214"
@@ -38,9 +38,14 @@ def search_picture(result: SearchResult) -> bytes:
     Examples
     --------
     >>> import numpy as np
-    >>> from protail.data.sets import DataSet, ImageSet
+    >>> from protail.data.images import DataSet, ImageSet
     >>> from protail.recipes import load_recipe
-    >>> from protail.recipes.search import Search, SearchResult, SearchTrial, read_searched_keys
+    >>> from protail.experiments import (
+    ...     Search,
+    ...     SearchResult,
+    ...     SearchTrial,
+    ...     read_searched_keys,
+    ... )
     >>> from protail.report.search_picture import search_picture
     >>> pixels = np.arange(12, dtype=np.uint8).repeat(3).reshape(12, 3, 1, 1)
     >>> data = DataSet("insects", *[ImageSet([0] * 8 + [1] * 4, ("ant", "bee"), pixels)] * 2)

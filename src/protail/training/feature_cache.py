@@ -1,4 +1,4 @@
-"""Features kept on disk under the name of everything they hang on."""
+"""Features kept, in memory or on disk, under the name of everything they depend on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protail._files import OutputError, new_file
 class FeatureCache:
     """Compute features once; the next time they are read, memory-mapped, from a file.
 
-    A file that does not agree with its checksum is told, and its features are computed again.
+    A file that does not agree with its checksum is reported, and its features are computed again.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class FeatureCache:
         Parameters
         ----------
         key : mapping
-            Everything the features hang on, in plain values.
+            Everything the features depend on, in plain values.
         compute : callable
             Makes them, where they are not there yet.
         device : torch.device
@@ -64,7 +64,7 @@ class FeatureCache:
         Tensor, shape (n, n_features)
             The features.
         """
-        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        name = _name(key)
         if name in self._in_memory:
             return self._in_memory[name].to(device)
         path = None if self._folder is None else self._folder / f"{name}.safetensors"
@@ -98,7 +98,7 @@ class LastStream(FeatureCache):
     Examples
     --------
     >>> import torch
-    >>> from protail.training.feature_cache import LastStream
+    >>> from protail.training import LastStream
     >>> cache, cpu = LastStream(), torch.device("cpu")
     >>> first, second = ({"stream": "flip", "epoch": epoch} for epoch in (0, 1))
     >>> for key in (first, first, second, first):
@@ -110,24 +110,25 @@ class LastStream(FeatureCache):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self._key: dict[str, Any] | None = None
-        self._features: Tensor | None = None
+        self._last = ""
 
     def get(
         self, key: Mapping[str, Any], compute: Callable[[], Tensor], device: torch.device
     ) -> Tensor:
         """Give the features that a key names, as `FeatureCache.get` does."""
-        if "epoch" not in key:
-            return super().get(key, compute, device)
-        if self._features is None or self._key != dict(key):
-            self._features = None  # before others are computed: there is not room for both
-            self._features = compute()
-            self._key = dict(key)
-        return self._features.to(device)
+        if "epoch" in key and _name(key) != self._last:
+            # Before others are computed: there is not room for both.
+            self._in_memory.pop(self._last, None)
+            self._last = _name(key)
+        return super().get(key, compute, device)
+
+
+def _name(key: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
 
 
 def _read(path: Path, key: Mapping[str, Any]) -> Tensor | None:
-    """Map features; a file that is damaged is as good as none, and is told."""
+    """Map features; a file that is damaged is as good as none, and is reported."""
     try:
         with safe_open(path, framework="pt") as file:
             features: Tensor = file.get_tensor("features")
@@ -143,7 +144,7 @@ def _read(path: Path, key: Mapping[str, Any]) -> Tensor | None:
 
 
 def _about(key: Mapping[str, Any], features: Tensor) -> dict[str, str]:
-    """Say what stands in a file, with a checksum of every byte of the features."""
+    """Say what a file holds, with a checksum of every byte of the features."""
     numbers = features.reshape(-1).view(torch.uint8).numpy().data
     about = {
         "key": key,

@@ -1,42 +1,70 @@
-"""The one training loop: a driver advances, a stream feeds it, a schedule sets its pace.
+"""The one training loop, how trainings take turns in it, and what it reports.
 
 Whoever trains brings a `Driver` (what one step is and where it runs) and a stream of
-batches. The loop owns everything between the steps: the rate of each, the record of the losses,
-the reasons to stop, the report to whoever watches.
+batches. The loop owns everything between the steps: the learning rate of each, the record of the
+losses, the reasons to stop, the report to whoever watches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from math import isfinite
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from protail._stopping import check_stop, in_steps
-from protail.training.denormals import flushed_denormals
 from protail.training.schedules import Schedule, constant
 
 Batch = TypeVar("Batch", contravariant=True)
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-Streams = Sequence[torch.cuda.Stream]
+"""A training that hands over after every step, and returns what it came to."""
+
+# Multiplications of a step below which one thread is as fast as many. Starting the others costs
+# what they save, and where another program keeps a core busy they wait for each other.
+_WORTH_MORE_THREADS = 2**26
 
 
 class Driver(Protocol[Batch]):
     """What a step is: take a batch, move the parameters, say the loss."""
 
     def set_rate(self, factor: float) -> None:
-        """Multiply every base rate by ``factor`` for the steps to come."""
+        """Multiply every base learning rate by ``factor`` for the steps to come."""
 
     def advance(self, batch: Batch) -> Tensor:
         """Take one step; return its loss, detached, wherever it lies."""
 
 
+class DivergenceError(RuntimeError):
+    """The loss is not finite any more."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch of training came to.
+
+    Attributes
+    ----------
+    number : int
+        Which epoch, from 0.
+    step : int
+        Steps taken in all.
+    loss : float
+        Mean loss of the epoch.
+    """
+
+    number: int
+    step: int
+    loss: float
+
+
 @dataclass
 class History:
-    """Losses of the steps that were recorded.
+    """Losses at the steps where they were recorded.
 
     Attributes
     ----------
@@ -45,7 +73,7 @@ class History:
     losses : list of float
         Mean loss of the steps since the record before.
     stopped_early : bool
-        Whether the stop rule ended the run.
+        Whether the stop rule ended the training.
     """
 
     steps: list[int] = field(default_factory=list)
@@ -55,19 +83,10 @@ class History:
 
 StopRule = Callable[[History], bool]
 Watcher = Callable[[int, float], None]
+"""Told the steps taken and the loss at every record."""
 
 
-def train(
-    driver: Driver[Batch],
-    stream: Iterable[Batch],
-    n_steps: int,
-    *,
-    schedule: Schedule = constant,
-    stop: StopRule | None = None,
-    watch: Watcher | None = None,
-    record_every: int = 10,
-    start: int = 0,
-) -> History:
+def train(driver: Driver[Batch], stream: Iterable[Batch], n_steps: int, **options: Any) -> History:
     """Take steps until they are done, the stream ends or the stop rule says so.
 
     Parameters
@@ -75,24 +94,17 @@ def train(
     driver : Driver
         Takes the steps.
     stream : iterable
-        Its batches, from step ``start`` on.
+        Its batches.
     n_steps : int
         Steps of the whole training; the schedule is laid over them.
-    schedule : callable
-        Maps the part of the training that is done, from 0 up to 1, to a factor on all rates.
-    stop : callable, optional
-        Asked at every record; True ends the training.
-    watch : callable, optional
-        Told the steps taken and the loss at every record.
-    record_every : int
-        Steps between two records; reading a loss makes a GPU wait.
-    start : int
-        Steps that an earlier, interrupted run had taken.
+    **options
+        What `training_steps` takes: ``schedule``, ``stop``, ``watch``, ``record_every``,
+        ``start``.
 
     Returns
     -------
     History
-        What was recorded.
+        The losses.
 
     Examples
     --------
@@ -106,17 +118,7 @@ def train(
     >>> history.steps, history.losses
     ([2, 4], [0.625, 0.0390625])
     """
-    steps = training_steps(
-        driver,
-        stream,
-        n_steps,
-        schedule=schedule,
-        stop=stop,
-        watch=watch,
-        record_every=record_every,
-        start=start,
-    )
-    return interleave([steps])[0]
+    return interleave([training_steps(driver, stream, n_steps, **options)])[0]
 
 
 def training_steps(
@@ -137,8 +139,18 @@ def training_steps(
 
     Parameters
     ----------
-    driver, stream, n_steps, schedule, stop, watch, record_every, start
-        As in `train`.
+    driver, stream, n_steps
+        As in `train`; the stream begins at step ``start``.
+    schedule : callable
+        Maps the fraction of the training that is done to a factor on all learning rates.
+    stop : callable, optional
+        Asked at every record; True ends the training.
+    watch : callable, optional
+        Told the steps taken and the loss at every record.
+    record_every : int
+        Steps between two records; reading a loss makes a GPU wait.
+    start : int
+        Steps that an earlier, interrupted run had taken.
 
     Yields
     ------
@@ -148,7 +160,7 @@ def training_steps(
     Returns
     -------
     History
-        What was recorded.
+        The losses.
 
     Examples
     --------
@@ -160,27 +172,39 @@ def training_steps(
     >>> history.losses, place.item()
     ([1.0], 1.0)
     """
-    history, waiting = History(), _Losses()
-    step = start
+    history, step, recorded = History(), start, start
+    total: Tensor | None = None  # stays where the losses lie until it is read
+
+    def record() -> None:
+        nonlocal total, recorded
+        assert total is not None
+        history.steps.append(step)
+        history.losses.append(total.item() / (step - recorded))
+        total, recorded = None, step
+        if watch is not None:
+            watch(step, history.losses[-1])
+
     for batch in stream:
         if step >= n_steps:
             break
         driver.set_rate(schedule(step / n_steps))
-        waiting.add(driver.advance(batch))
+        loss = driver.advance(batch).detach()
+        total = loss.clone() if total is None else total.add_(loss)
         step += 1
         yield
-        if step % record_every and step < n_steps:
-            continue
-        _record(history, step, waiting.take(), watch)
-        if stop is not None and stop(history):
-            history.stopped_early = True
-            return history
-    if waiting.count:
-        _record(history, step, waiting.take(), watch)
+        if step % record_every == 0 or step >= n_steps:
+            record()
+            if stop is not None and stop(history):
+                history.stopped_early = True
+                return history
+    if step > recorded:
+        record()
     return history
 
 
-def interleave(trainings: Sequence[Steps[Result]], streams: Streams = ()) -> list[Result]:
+def interleave(
+    trainings: Sequence[Steps[Result]], streams: Sequence[torch.cuda.Stream] = ()
+) -> list[Result]:
     """Let trainings take steps in turn until all of them are done.
 
     Parameters
@@ -225,24 +249,12 @@ def interleave(trainings: Sequence[Steps[Result]], streams: Streams = ()) -> lis
 
 
 def make_streams(device: torch.device, n: int) -> list[torch.cuda.Stream]:
-    """Make a stream for each of several trainings at once; none where there is no GPU.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where they train.
-    n : int
-        How many there are.
-
-    Returns
-    -------
-    list of torch.cuda.Stream
-        For `interleave`.
+    """Make a CUDA stream for each of ``n`` trainings at once; none where there is no GPU.
 
     Examples
     --------
     >>> import torch
-    >>> from protail.training.loop import make_streams
+    >>> from protail.training import make_streams
     >>> make_streams(torch.device("cpu"), 4)
     []
     """
@@ -253,17 +265,7 @@ def make_streams(device: torch.device, n: int) -> list[torch.cuda.Stream]:
 
 
 def diverged(history: History) -> bool:
-    """Stop when the loss is no number any more.
-
-    Parameters
-    ----------
-    history : History
-        The run so far.
-
-    Returns
-    -------
-    bool
-        True when the last record is infinite or not a number.
+    """Stop when the last loss is infinite or NaN.
 
     Examples
     --------
@@ -271,31 +273,83 @@ def diverged(history: History) -> bool:
     >>> diverged(History([1, 2], [0.5, float("nan")]))
     True
     """
-    last = history.losses[-1]
-    return not -float("inf") < last < float("inf")
+    return not isfinite(history.losses[-1])
 
 
-class _Losses:
-    """A sum that stays where the losses lie until someone reads it."""
+@contextmanager
+def progress_bar(label: str, n_steps: int) -> Iterator[Watcher]:
+    """Show steps and loss as a bar on standard error until the block ends.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._sum: Tensor | None = None
+    Parameters
+    ----------
+    label : str
+        What is being trained.
+    n_steps : int
+        Steps of the whole training.
 
-    def add(self, loss: Tensor) -> None:
-        with torch.no_grad():
-            self._sum = loss.clone() if self._sum is None else self._sum.add_(loss)
-        self.count += 1
+    Yields
+    ------
+    callable
+        The ``watch`` argument of `protail.training.train`.
 
-    def take(self) -> float:
-        assert self._sum is not None
-        mean = self._sum.item() / self.count
-        self._sum, self.count = None, 0
-        return mean
+    Examples
+    --------
+    >>> from protail.training import progress_bar
+    >>> with progress_bar("prototypes", 100) as watch:
+    ...     watch(50, 0.25)
+    """
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("loss {task.fields[loss]:.3f}"),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(label, total=n_steps, loss=float("nan"))
+        yield lambda step, loss: bar.update(task, completed=step, loss=loss)
 
 
-def _record(history: History, step: int, loss: float, watch: Watcher | None) -> None:
-    history.steps.append(step)
-    history.losses.append(loss)
-    if watch is not None:
-        watch(step, loss)
+@contextmanager
+def threads_for(multiplications: int) -> Iterator[None]:
+    """Compute with one thread inside the block if the work of a step is small.
+
+    Parameters
+    ----------
+    multiplications : int
+        Of one step's matrix product: rows x classes x channels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import threads_for
+    >>> with threads_for(64 * 100 * 512):
+    ...     torch.get_num_threads()
+    1
+    """
+    if multiplications >= _WORTH_MORE_THREADS:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Treat denormal numbers as zero inside the block; gradients of far classes become such.
+
+    A CPU handles them a hundred times slower than others: a fit of a second can take minutes.
+    """
+    were_flushed = bool(torch.tensor(1e-38) / 10 == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(were_flushed)

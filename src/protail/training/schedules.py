@@ -1,4 +1,4 @@
-"""Schedules: how the rate follows the part of the training that is done."""
+"""Schedules: the learning rate as the training goes on."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 
+from protail._messages import unknown_name
+from protail.training.settings import ClassifierSettings, RepresentationSettings
+
+# Maps the fraction of the training that is done, from 0 up to 1, to a factor on the base rate.
 Schedule = Callable[[float], float]
 
 
 def constant(done: float) -> float:
-    """Keep the base rate.
-
-    Parameters
-    ----------
-    done : float
-        Part of the training that is done, from 0 up to 1.
-
-    Returns
-    -------
-    float
-        1.
+    """Keep the base learning rate.
 
     Examples
     --------
@@ -32,17 +26,17 @@ def constant(done: float) -> float:
 
 
 def cosine(done: float) -> float:
-    """Fall from the base rate to 0 along half a cosine.
+    """Fall from the base learning rate to 0 along half a cosine.
 
     Parameters
     ----------
     done : float
-        Part of the training that is done, from 0 up to 1.
+        Fraction of the training that is done, from 0 up to 1.
 
     Returns
     -------
     float
-        Factor on the base rate.
+        Factor on the base learning rate.
 
     Examples
     --------
@@ -54,12 +48,12 @@ def cosine(done: float) -> float:
 
 
 def steps(drops: Sequence[tuple[float, float]]) -> Schedule:
-    """Make a schedule that changes at given parts of the training.
+    """Make a schedule that changes at given fractions of the training.
 
     Parameters
     ----------
     drops : sequence of (float, float)
-        From which part of the training on, which factor on the base rate; in order.
+        From which fraction of the training on, which factor on the base learning rate; in order.
 
     Returns
     -------
@@ -76,21 +70,21 @@ def steps(drops: Sequence[tuple[float, float]]) -> Schedule:
     places = [place for place, _ in drops]
     if places != sorted(places) or not all(0 < place <= 1 for place in places):
         raise ValueError(
-            f"drops={list(drops)!r}; expected parts of the training above 0, in order."
+            f"drops={list(drops)!r}; expected fractions of the training above 0, in order."
         )
     factors = [1.0, *(factor for _, factor in drops)]
     return lambda done: factors[bisect.bisect_right(places, done)]
 
 
 def warm_up(schedule: Schedule, part: float) -> Schedule:
-    """Let the rate rise along a line to what a schedule says, over the first part of a training.
+    """Let the learning rate rise along a line over the first part of a training.
 
     Parameters
     ----------
     schedule : callable
         What follows.
     part : float
-        How long the rise takes, as a part of the training.
+        How long the rise takes, as a fraction of the training.
 
     Returns
     -------
@@ -105,7 +99,28 @@ def warm_up(schedule: Schedule, part: float) -> Schedule:
     (0.0, 0.5, 1.0)
     """
     if not 0 <= part < 1:
-        raise ValueError(f"part={part!r}; expected a part of the training, 0 <= part < 1.")
+        raise ValueError(f"part={part!r}; expected a fraction of the training, 0 <= part < 1.")
     if part == 0:
         return schedule
     return lambda done: min(1.0, done / part) * schedule(done)
+
+
+def make_schedule(
+    settings: RepresentationSettings | ClassifierSettings, n_epochs: float
+) -> Schedule:
+    """Make the schedule that settings name, for a stage of so many epochs.
+
+    Examples
+    --------
+    >>> from protail.training import RepresentationSettings
+    >>> from protail.training.schedules import make_schedule
+    >>> risen = make_schedule(RepresentationSettings(warm_up_epochs=5.0), 100)
+    >>> risen(0.0), risen(0.05) > 0.99
+    (0.0, True)
+    """
+    shapes = {"cosine": cosine, "constant": constant, "steps": steps(settings.drops)}
+    if settings.schedule not in shapes:
+        raise ValueError(unknown_name("schedule", settings.schedule, shapes))
+    # A limit on the steps may end a stage before its learning rate has risen.
+    rise = min(settings.warm_up_epochs / max(n_epochs, 1e-9), 1 - 1e-9)
+    return warm_up(shapes[settings.schedule], rise)

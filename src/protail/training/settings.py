@@ -1,4 +1,4 @@
-"""What a stage of training hangs on, typed; recipes are written in these words."""
+"""What a stage of training depends on, typed; recipes are written in these words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Precision = Literal["bfloat16", "float32"]
-Centroids = Literal["clean", "augmented"]
+"""What a backbone computes in."""
 PartnerSource = Literal["batch", "instance", "class-balanced", "square-root"]
 
 
@@ -17,7 +17,7 @@ class RepresentationSettings:
     Attributes
     ----------
     backbone : str
-        A name `protail.backbones.make_backbone` knows.
+        A name `protail.models.backbones.make_backbone` knows.
     pretrained : bool
         Whether the backbone starts from the weights that timm has for it.
     weights : str or None
@@ -35,11 +35,11 @@ class RepresentationSettings:
     lr, momentum, nesterov, weight_decay
         Stochastic gradient descent; weight decay is on all parameters.
     schedule : {"cosine", "steps", "constant"}
-        How the rate falls.
+        How the learning rate falls.
     drops : tuple of (float, float)
-        For "steps": from which part of the training on, which factor.
+        For "steps": from which fraction of the training on, which factor.
     warm_up_epochs : float
-        Epochs in which the rate rises from 0.
+        Epochs in which the learning rate rises from 0.
     sampler : str
         Which image comes next.
     sampler_options : dict
@@ -49,9 +49,9 @@ class RepresentationSettings:
     second_view : tuple of str
         For methods that compare two views of an image: what happens to it in the second one.
     mixup, cutmix : float
-        Alpha of the Beta distribution of the shares; 0 mixes nothing. With both, each step
-        takes one of them, with a share of its own distribution; of two views, the first takes
-        mixup and the second CutMix, with one share.
+        Alpha of the Beta distribution of the fractions that are mixed; 0 mixes nothing. With both,
+        each step takes one of them, with a fraction of its own distribution; of two views, the
+        first takes mixup and the second CutMix, with one fraction.
     partners : {"batch", "instance", "class-balanced", "square-root"}
         Where the images that others are mixed with come from: out of the same batch, or drawn
         from all training images by the sampler of that name, class-balanced without runs. With
@@ -133,9 +133,9 @@ class ClassifierSettings:
     warm_up_epochs : float
         As in stage 1.
     schedule : {"cosine", "steps", "constant"}
-        How the rate falls.
+        How the learning rate falls.
     drops : tuple of (float, float)
-        For "steps": from which part of the training on, which factor.
+        For "steps": from which fraction of the training on, which factor.
     sampler, sampler_options, augment
         As in stage 1.
     precision : {"bfloat16", "float32"}
@@ -151,7 +151,7 @@ class ClassifierSettings:
     loss: str = "logit-adjusted"
     loss_options: dict[str, Any] = field(default_factory=dict)
     start: Literal["new", "representation"] = "new"
-    centroids: Centroids | None = "augmented"
+    centroids: Literal["clean", "augmented"] | None = "augmented"
     epochs: int = 1
     max_steps: int | None = None
     batch_size: int = 64

@@ -7,12 +7,12 @@ from protail.data.augment._policies import (
     RANDAUGMENT_OPS,
     SIGNED,
     Action,
+    Policy,
     autoaugment_actions,
     randaugment_actions,
     strength,
     sub_policies,
 )
-from protail.data.augment._steps import Policy
 from reference.augment import all_images, torchvision_op
 
 pytest.importorskip("torchvision")

@@ -1,21 +1,30 @@
 """Augment: what happens to an image before the backbone."""
 
-from protail.data.augment._augment import CIFAR_MEAN, CIFAR_STD, Augment, make_augment
-from protail.data.augment._draws import uniforms
-from protail.data.augment._loader import (
+from protail.data.augment.in_workers import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    LOADER_NAMES,
     InputSpec,
     LoaderTransform,
     make_loader_transform,
 )
-from protail.data.augment._mix import Mixed, mix, mix_weights
+from protail.data.augment.mixing import Mixed, mix, mix_weights
+from protail.data.augment.on_device import (
+    CIFAR_MEAN,
+    CIFAR_STD,
+    NAMES,
+    Augment,
+    make_augment,
+    uniforms,
+)
 
 __all__ = [
     "CIFAR_MEAN",
     "CIFAR_STD",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
+    "LOADER_NAMES",
+    "NAMES",
     "Augment",
     "InputSpec",
     "LoaderTransform",

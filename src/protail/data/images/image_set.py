@@ -1,0 +1,493 @@
+"""Labelled images, in memory or in files, and the parts of a data set."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from protail._messages import first_few, not_installed, unknown_name
+from protail.profile import ClassProfile, class_codes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ON_BAD_IMAGE = ("error", "skip")
+_SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
+# What readers, Pillow's among them, raise when a file is cut short or something else.
+_DAMAGE: tuple[type[Exception], ...] = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError),
+    *(struct.error, zlib.error),
+)
+
+
+class DataSetError(ValueError):
+    """Say which data set or file cannot be read, why, and what to do about it.
+
+    Examples
+    --------
+    >>> from protail.data.images import DataSetError, load_dataset
+    >>> try:
+    ...     load_dataset("lost.protail-draw.zip")
+    ... except DataSetError as error:
+    ...     print(error)
+    lost.protail-draw.zip: there is no such file; expected an exported subset. Check the path.
+    """
+
+
+@contextmanager
+def reading(
+    path: str | os.PathLike[str], expected: str, *damage: type[Exception]
+) -> Iterator[None]:
+    """Turn what a damaged file makes its reader raise into a `DataSetError`."""
+    try:
+        yield
+    except (DataSetError, ImportError):
+        raise
+    except _DAMAGE + damage as error:
+        # The text of a KeyError is the bare key.
+        text = repr(error) if isinstance(error, KeyError) else " ".join(str(error).split())
+        reason = (text or type(error).__name__)[:200]
+        raise DataSetError(f"{path}: it cannot be read ({reason}); expected {expected}") from error
+
+
+def pillow(purpose: str) -> Any:
+    """Import Pillow's module Image, or say what needs it."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(not_installed(purpose, "Pillow", "vision")) from error
+    return Image
+
+
+def read_picture(path: str | os.PathLike[str]) -> Image:
+    """Read a picture file, whole, as 8-bit RGB.
+
+    Parameters
+    ----------
+    path : path-like
+        Any format that Pillow reads.
+
+    Returns
+    -------
+    PIL.Image.Image
+        Mode RGB. Greys, palettes, CMYK and 16 bits are converted; transparency is dropped.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from protail.data.images import read_picture
+    >>> file = Path(tempfile.mkdtemp()) / "grey.png"
+    >>> Image.new("L", (4, 2), 7).save(file)
+    >>> read_picture(file).getpixel((0, 0))
+    (7, 7, 7)
+    """
+    module = pillow("reading images")
+    expected = (
+        "a whole image file. Replace it, or leave such files out with on_bad_image='skip' "
+        "(--on-bad-image skip)."
+    )
+    with reading(path, expected, module.DecompressionBombError), module.open(path) as image:
+        if image.mode in _SIXTEEN_BITS:
+            # Pillow would cut off everything above 255, not scale it.
+            image = module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        elif image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")
+        rgb: Image = image.convert("RGB")
+        return rgb
+
+
+def unreadable(paths: Sequence[Path]) -> list[int]:
+    """Read every picture file and give the positions of those that cannot be read.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Picture files.
+
+    Returns
+    -------
+    list of int
+        Positions, ascending.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from protail.data.images import unreadable
+    >>> unreadable([Path("no-such-image.jpg")])
+    [0]
+    """
+    # Pillow lets other threads run while it decodes.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        fine = list(pool.map(_is_readable, paths, chunksize=64))
+    return np.flatnonzero(~np.array(fine, dtype=np.bool_)).tolist()
+
+
+def _is_readable(path: Path) -> bool:
+    """Say whether a picture file can be read."""
+    try:
+        read_picture(path)
+    except DataSetError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageSet:
+    """Hold labelled images: resident in memory, or as files that are read when asked for.
+
+    Parameters
+    ----------
+    labels : ndarray of int, shape (n,)
+        The class code of every image.
+    classes : tuple of str
+        The name of every class; classes without images are among them.
+    pixels : ndarray of uint8, shape (n, 3, height, width), optional
+        Images in memory; either these or ``files``.
+    files : tuple of str, optional
+        The file of every image, relative to ``folder`` or absolute. Text, not Path: a large set
+        has half a million of them, and every loader worker gets a copy.
+    folder : Path, optional
+        Where ``files`` are.
+    origin : ndarray of int, shape (n,), optional
+        The number of every image in the set that this one is a subset of.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.data.images import ImageSet
+    >>> images = ImageSet([0, 0, 1], ("ant", "bee"), np.zeros((3, 3, 32, 32), np.uint8))
+    >>> images
+    ImageSet(3 images of 2 classes, 32 x 32 pixels, resident)
+    >>> images.subset([2]).labels, images.image(0).size
+    (array([1]), (32, 32))
+    """
+
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    pixels: NDArray[np.uint8] | None = None
+    files: tuple[str, ...] | None = None
+    folder: Path = Path()
+    origin: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+        object.__setattr__(self, "labels", class_codes(self.labels, len(self.classes)))
+        if (self.pixels is None) == (self.files is None):
+            raise ValueError("an ImageSet has either pixels or files; expected one of them.")
+        if self.pixels is not None and (
+            self.pixels.dtype != np.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3
+        ):
+            raise ValueError(
+                f"pixels has shape {self.pixels.shape} and dtype {self.pixels.dtype}; expected "
+                "(n, 3, height, width) and uint8."
+            )
+        if self.files is not None:
+            object.__setattr__(self, "files", tuple(self.files))
+        if self.origin is not None:
+            object.__setattr__(self, "origin", np.asarray(self.origin, dtype=np.int64))
+        for name in ("pixels", "files", "origin"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.labels):
+                raise ValueError(
+                    f"{name} has {len(values)} entries; expected {len(self.labels)}, one for each "
+                    "label."
+                )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether all images are in memory, all of one size."""
+        return self.pixels is not None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Where the file of every image is; empty for a resident set."""
+        return tuple(self.folder / file for file in self.files or ())
+
+    @cached_property
+    def profile(self) -> ClassProfile:
+        """The images of every class, classes without images included."""
+        return ClassProfile.from_labels(self.labels, len(self.classes))
+
+    def subset(self, index: ArrayLike) -> ImageSet:
+        """Take some of the images.
+
+        Parameters
+        ----------
+        index : array-like of int or bool
+            Positions, in the order wanted, or a mask.
+
+        Returns
+        -------
+        ImageSet
+            Those images, with the same classes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from protail.data.images import ImageSet
+        >>> images = ImageSet([0, 1, 1], ("ant", "bee"), files=("a.png", "b.png", "c.png"))
+        >>> images.subset([2, 0]).files
+        ('c.png', 'a.png')
+        """
+        chosen = np.arange(len(self))[np.asarray(index)]
+        return ImageSet(
+            labels=self.labels[chosen],
+            classes=self.classes,
+            pixels=None if self.pixels is None else self.pixels[chosen],
+            files=None if self.files is None else tuple(self.files[i] for i in chosen),
+            folder=self.folder,
+            origin=None if self.origin is None else self.origin[chosen],
+        )
+
+    def image(self, i: int) -> Image:
+        """Give one image.
+
+        Parameters
+        ----------
+        i : int
+            Its position.
+
+        Returns
+        -------
+        PIL.Image.Image
+            8-bit RGB, in the size it is stored in.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from protail.data.images import ImageSet
+        >>> images = ImageSet([0], ("ant",), np.full((1, 3, 2, 2), 9, np.uint8))
+        >>> images.image(0).getpixel((1, 1))
+        (9, 9, 9)
+        """
+        if self.files is not None:
+            return read_picture(self.folder / self.files[i])
+        assert self.pixels is not None
+        pixels = np.ascontiguousarray(self.pixels[i].transpose(1, 2, 0))
+        image: Image = pillow("giving single images").fromarray(pixels)
+        return image
+
+    def fingerprint(self) -> str:
+        """Digest what the set holds: a key for whatever is computed from it.
+
+        Returns
+        -------
+        str
+            SHA-256, in hexadecimal digits, over labels and pixels; where images are files, over
+            labels, relative names and sizes.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from protail.data.images import ImageSet
+        >>> images = ImageSet([0, 1], ("ant", "bee"), np.zeros((2, 3, 4, 4), np.uint8))
+        >>> images.fingerprint() == images.subset([1, 0]).fingerprint()
+        False
+        """
+        digest = hashlib.sha256(self.labels.astype("<i8").tobytes())
+        if self.pixels is not None:
+            digest.update(repr(self.pixels.shape).encode())
+            digest.update(np.ascontiguousarray(self.pixels).data)
+        for file in self.files or ():
+            # os.fsencode: a name need not be text that UTF-8 can hold.
+            size = os.stat(self.folder / file).st_size
+            digest.update(os.fsencode(file) + b"\0%d\0" % size)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        place = "in files"
+        if self.pixels is not None:
+            place = f"{self.pixels.shape[3]} x {self.pixels.shape[2]} pixels, resident"
+        return f"ImageSet({len(self)} images of {len(self.classes)} classes, {place})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DataSet:
+    """Hold labelled images in parts: a training set, a test set and maybe more.
+
+    Parameters
+    ----------
+    name : str
+        The name it is registered by.
+    train, test : ImageSet
+        Its parts, with the same classes.
+    validation : ImageSet, optional
+        A validation set, where the data set comes with one.
+    description : dict
+        How it was made, in values that JSON can hold: a part of a run's record.
+    classifier_train : ImageSet, optional
+        What stage 2 learns from in place of ``train``, where the stages are to see different
+        images; as many of each class.
+    group_counts : ndarray of int, shape (n_classes,), optional
+        Images of each class that say whether it has many, medium or few, where those of ``train``
+        do not: some may be held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.data.images import DataSet, ImageSet
+    >>> images = ImageSet([0, 0, 1], ("ant", "bee"), np.zeros((3, 3, 8, 8), np.uint8))
+    >>> DataSet("ants", images, images.subset([0, 2]))
+    DataSet(ants: 3 train, 2 test, 2 classes)
+    """
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    validation: ImageSet | None = None
+    description: dict[str, Any] = field(default_factory=dict)
+    classifier_train: ImageSet | None = None
+    group_counts: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for part, images in self.parts.items():
+            if images.classes != self.train.classes:
+                raise ValueError(
+                    f"data set {self.name!r}: classes of {part} differ from those of train; "
+                    "expected the same names in the same order."
+                )
+        others = self.train if self.classifier_train is None else self.classifier_train
+        if not np.array_equal(others.profile.counts, self.train.profile.counts):
+            raise ValueError(
+                f"data set {self.name!r}: classifier_train has other numbers of images than "
+                "train; expected as many of each class."
+            )
+        if self.group_counts is not None and len(self.group_counts) != len(self.train.classes):
+            raise ValueError(
+                f"data set {self.name!r}: group_counts has {len(self.group_counts)} entries; "
+                f"expected {len(self.train.classes)}, one for each class."
+            )
+
+    @property
+    def parts(self) -> dict[str, ImageSet]:
+        """The parts there are, by name."""
+        parts = {
+            "train": self.train,
+            "classifier_train": self.classifier_train,
+            "validation": self.validation,
+            "test": self.test,
+        }
+        return {name: images for name, images in parts.items() if images is not None}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(images)} {part}" for part, images in self.parts.items())
+        return f"DataSet({self.name}: {sizes}, {len(self.train.classes)} classes)"
+
+
+def same_content(images: ImageSet) -> NDArray[np.int64]:
+    """Give images numbers by their content: copies of one file get the same one.
+
+    Splits keep such groups together, so that no image is in a training and a test set.
+
+    Parameters
+    ----------
+    images : ImageSet
+        In files; those of a size that no other has are not read.
+
+    Returns
+    -------
+    ndarray of int64
+        One number an image.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from protail.data.images import ImageSet, same_content
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for name, content in {"a": b"one", "b": b"two", "copy of a": b"one"}.items():
+    ...     _ = (folder / name).write_bytes(content)
+    >>> images = ImageSet(
+    ...     [0, 1, 0], ("ant", "bee"), files=("a", "b", "copy of a"), folder=folder
+    ... )
+    >>> same_content(images)
+    array([0, 1, 0])
+    """
+    sizes = [path.stat().st_size for path in images.paths]
+    common = Counter(sizes)
+    numbers: dict[object, int] = {}
+    keys = (
+        (size, hashlib.sha256(path.read_bytes()).digest()) if common[size] > 1 else path
+        for size, path in zip(sizes, images.paths, strict=True)
+    )
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def assemble(
+    name: str,
+    parts: dict[str, ImageSet],
+    *,
+    on_bad_image: str = "error",
+    check_files: bool = True,
+    already_skipped: int = 0,
+    description: dict[str, Any] | None = None,
+) -> DataSet:
+    """Make a data set of image files: check that they are there, maybe skip unreadable ones."""
+    if check_files:
+        for images in parts.values():
+            _check_there(name, images)
+    kept = {part: readable(name, images, on_bad_image, part) for part, images in parts.items()}
+    skipped = sum(len(parts[part]) - len(kept[part]) for part in parts)
+    return DataSet(
+        name=name,
+        train=kept["train"],
+        test=kept["test"],
+        validation=kept.get("validation"),
+        description={
+            **(description or {}),
+            "empty_classes": int((kept["train"].profile.counts == 0).sum()),
+            "images_skipped": already_skipped + skipped,
+        },
+    )
+
+
+def _check_there(name: str, images: ImageSet) -> None:
+    """Raise where files of images are missing."""
+    missing = [path for path in images.paths if not os.path.isfile(path)]
+    if missing:
+        raise DataSetError(
+            f"{name}: {len(missing)} of {len(images)} image files are not there "
+            f"({first_few(missing)}); expected all that are listed. Check the folder of the images "
+            "(root=, --data-root), or take the missing ones out of the list."
+        )
+
+
+def readable(name: str, images: ImageSet, on_bad_image: str, part: str) -> ImageSet:
+    """Read all images and leave out bad ones with "skip"; read none with "error"."""
+    if on_bad_image not in _ON_BAD_IMAGE:
+        raise ValueError(unknown_name("on_bad_image", on_bad_image, _ON_BAD_IMAGE))
+    bad = unreadable(images.paths) if on_bad_image == "skip" else []
+    if not bad:
+        return images
+    if len(bad) == len(images):
+        raise DataSetError(
+            f"{name}: none of {len(images)} images can be read ({first_few(images.paths)}); "
+            "expected image files. Check the folder."
+        )
+    kept = images.subset(np.setdiff1d(np.arange(len(images)), bad))
+    lost = np.flatnonzero((images.profile.counts > 0) & (kept.profile.counts == 0))
+    if part == "train" and lost.size:
+        raise DataSetError(
+            f"{name}: no training image of {first_few([images.classes[code] for code in lost])} "
+            "can be read; expected one at least of every class. Replace the images, or take the "
+            "class out."
+        )
+    return kept

@@ -1,0 +1,193 @@
+"""The linear head, and what heads of stage 2 that go on from a trained one have in common."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from protail._registry import Count, checked
+from protail.models.heads.registry import register_head
+from protail.ops import full_precision
+from protail.profile import ClassProfile, Counts
+
+
+@register_head("linear", has_weight=True)
+class LinearHead(nn.Linear):
+    """Classify a feature vector by its product with one weight vector a class.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector.
+    bias : bool
+        Whether each class has a number of its own to add.
+
+    References
+    ----------
+    Decoupling Representation and Classifier for Long-Tailed Recognition. ICLR 2020. (Learned again
+    on class-balanced batches: classifier re-training, cRT.)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.models.heads import LinearHead
+    >>> LinearHead(3, 2)(torch.zeros(5, 2)).shape
+    torch.Size([5, 3])
+    """
+
+    @checked
+    def __init__(self, n_classes: Count, n_features: Count, *, bias: bool = True) -> None:
+        super().__init__(n_features, n_classes, bias=bias)
+        self.n_classes, self.n_features = n_classes, n_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the logits (batch, classes), in the precision of the weights."""
+        return linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
+        """Begin with the weights of another linear head.
+
+        Parameters
+        ----------
+        head : nn.Linear
+            Of as many classes and features. Where it has no bias, that of this head becomes 0.
+        counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+            Training rows of every class.
+
+        Returns
+        -------
+        LinearHead
+            This head.
+
+        Examples
+        --------
+        >>> from torch import nn
+        >>> from protail.models.heads import LinearHead
+        >>> first = nn.Linear(2, 3)
+        >>> bool((LinearHead(3, 2).build_on(first, [9, 3, 1]).weight == first.weight).all())
+        True
+        """
+        weight, bias = _weight_and_bias(head, self.n_classes, self.n_features, counts)
+        if self.bias is None and head.bias is not None:
+            raise ValueError(
+                "head has a bias and this head has none, so it would not give the same logits; "
+                "expected both alike. Make this head with bias=True."
+            )
+        with torch.no_grad():
+            self.weight.copy_(weight)
+            if self.bias is not None:
+                self.bias.copy_(bias)
+        return self
+
+
+def _weight_and_bias(
+    head: nn.Module, n_classes: int, n_features: int, counts: Counts
+) -> tuple[Tensor, Tensor]:
+    """Give the weights of a linear head of this size, and its bias or zeros."""
+    if not isinstance(head, nn.Linear):
+        raise TypeError(
+            f"head is a {type(head).__name__}; expected a linear head to build on. Train stage 1 "
+            "with head 'linear'."
+        )
+    if (head.out_features, head.in_features) != (n_classes, n_features):
+        raise ValueError(
+            f"head has {head.out_features} classes and {head.in_features} features; expected "
+            f"{n_classes} and {n_features}, as the head that is built on it."
+        )
+    profile = ClassProfile.of(counts)
+    if profile.n_classes != n_classes:
+        raise ValueError(
+            f"counts has {profile.n_classes} classes; expected {n_classes}, as the heads have."
+        )
+    weight = head.weight.detach()
+    return weight, weight.new_zeros(n_classes) if head.bias is None else head.bias.detach()
+
+
+class BuiltHead(nn.Module):
+    """Refuse to compute before the tensors of stage 1 have come: nobody would notice.
+
+    They come with ``build_on``, or with a state dict that has ``taken_over``.
+    """
+
+    stage_1: ClassVar[tuple[str, ...]]  # the heads of stage 1 that it takes
+    taken_over: ClassVar[str]  # the name in the state dict of a tensor that comes from there
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_built = False
+
+    def check_built(self) -> None:
+        """Raise unless the tensors of stage 1 have come."""
+        if not self._is_built:
+            raise ValueError(
+                f"{type(self).__name__} has no weights of stage 1 yet; expected build_on(head, "
+                f"counts) with the head {' or '.join(map(repr, self.stage_1))} of stage 1, or "
+                "load_state_dict, first."
+            )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._is_built |= f"{prefix}{self.taken_over}" in state_dict
+
+
+class FrozenLinear(BuiltHead):
+    """Hold the weights of a linear head in buffers, so that no optimiser finds them."""
+
+    stage_1: ClassVar[tuple[str, ...]] = ("linear",)
+    taken_over = "frozen_weight"
+    frozen_weight: Tensor
+    frozen_bias: Tensor
+
+    @checked
+    def __init__(self, n_classes: Count, n_features: Count) -> None:
+        super().__init__()
+        self.n_classes, self.n_features = n_classes, n_features
+        self.register_buffer("frozen_weight", torch.zeros(n_classes, n_features))
+        self.register_buffer("frozen_bias", torch.zeros(n_classes))
+
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
+        """Copy the weights of stage 1.
+
+        Parameters
+        ----------
+        head : nn.Linear
+            The head of stage 1, of as many classes and features.
+        counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+            Training rows of every class.
+
+        Returns
+        -------
+        FrozenLinear
+            This head.
+        """
+        weight, bias = _weight_and_bias(head, self.n_classes, self.n_features, counts)
+        self.frozen_weight.copy_(weight)
+        self.frozen_bias.copy_(bias)
+        self._is_built = True
+        return self
+
+    def stage_1_logits(self, x: Tensor) -> Tensor:
+        """Give the logits of stage 1, in the precision of the weights under autocast too."""
+        with full_precision(x.device):
+            return linear(self._checked_features(x), self.frozen_weight, self.frozen_bias)
+
+    def _checked_features(self, x: Tensor) -> Tensor:
+        """Check feature vectors; give them in the precision of the weights."""
+        self.check_built()
+        if x.ndim != 2 or x.shape[1] != self.n_features:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; expected (batch, {self.n_features}), feature "
+                "vectors as stage 1 had them."
+            )
+        return x.to(self.frozen_weight.dtype)
+
+    def extra_repr(self) -> str:
+        """Show the sizes in ``repr``."""
+        return f"{self.n_classes}, {self.n_features}"

@@ -1,0 +1,513 @@
+"""Network: photos or feature rows in, classes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from protail._files import new_folder, read_folder
+from protail._messages import counted
+from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec, make_loader_transform
+from protail.data.images import ENDINGS, DataSetError, read_picture
+from protail.estimator import (
+    CLASSIFIER_FORMAT,
+    PrototypeClassifier,
+    check_device,
+    check_replaceable,
+    classifier_parts,
+    restore_classifier,
+)
+from protail.evaluation import Evaluation
+from protail.experiments import CLASSIFIER_BACKBONE, Run, is_run
+from protail.models.backbones import make_backbone
+from protail.models.heads import make_head
+from protail.models.storage import (
+    MODEL,
+    Contents,
+    Fields,
+    FlawError,
+    Tensors,
+    download,
+    flaws_told,
+    labels_from_json,
+    labels_to_json,
+    model_format,
+    read_files,
+    write_files,
+)
+from protail.recipes import Recipe
+from protail.training import inferring
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Array = NDArray[Any]
+
+FORMAT, VERSION = "protail-network", 1
+_KEYS = ("classes", "backbone", "inputs", "head", "classifier", "temperature", "about")
+_INPUT_KEYS = ("size", "mean", "std", "crop", "interpolation", "squash")
+_INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos", "box", "hamming")
+_BATCH = 64
+# What runs on CIFAR's images in memory were trained with, where a run does not say.
+_CIFAR_INPUTS = InputSpec(size=32, mean=CIFAR_MEAN, std=CIFAR_STD, crop=1.0, squash=True)
+
+
+class Network:
+    """A classifier ready to use: preprocessing, backbone, head and class names.
+
+    Whatever protail trains or fits can be loaded as one: the folder of a finished
+    ``protail train``, a `PrototypeClassifier` that was saved, or a network saved by `save`. With a
+    backbone it takes photos; without one it takes feature rows.
+
+    Parameters
+    ----------
+    head : nn.Module or PrototypeClassifier
+        Feature rows to logits, or a fitted classifier of feature rows.
+    classes : array-like of shape (n_classes,), optional
+        Class names, in the order of the logits. A fitted classifier knows its own.
+    backbone : str or nn.Module, optional
+        Photos to feature rows: a name that `protail.models.backbones.make_backbone` knows, or a
+        module with ``n_features``. What `make_backbone` and `make_head` made can be saved.
+    inputs : InputSpec, optional
+        Size and normalisation of the photos; by default what the backbone wants.
+    class_counts : array-like of int, optional
+        Training examples of each class.
+    temperature : float, default=1.0
+        Logits are divided by it before the softmax.
+    about : str, optional
+        Where it came from.
+    device : str or torch.device, default="auto"
+        Where to compute; "auto" is a GPU if there is one.
+
+    Attributes
+    ----------
+    classes_, class_counts_ : ndarray
+        As given.
+    backbone, head, inputs, temperature, about
+        As given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail import Network, PrototypeClassifier
+    >>> rows, labels = np.eye(4), ["ant", "ant", "bee", "bee"]
+    >>> network = Network(PrototypeClassifier(random_state=0).fit(rows, labels))
+    >>> network.predict(rows[:1])
+    array(['ant'], dtype='<U3')
+    """
+
+    def __init__(
+        self,
+        head: nn.Module | PrototypeClassifier,
+        classes: ArrayLike | None = None,
+        *,
+        backbone: str | nn.Module | None = None,
+        inputs: InputSpec | None = None,
+        class_counts: ArrayLike | None = None,
+        temperature: float = 1.0,
+        about: str | None = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        if isinstance(head, PrototypeClassifier):
+            classes = head.classes_ if classes is None else classes
+            class_counts = head.class_counts_ if class_counts is None else class_counts
+        if classes is None:
+            raise ValueError("classes is None; expected the name of each class.")
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature!r}; expected a number above 0.")
+        self.classes_: Array = np.asarray(classes)
+        self.class_counts_ = None if class_counts is None else np.asarray(class_counts)
+        self.temperature = float(temperature)
+        self.about = about
+        self.device = _device(device)
+        self.head = head.to(self.device).eval() if isinstance(head, nn.Module) else head
+        if isinstance(backbone, str):
+            backbone = make_backbone(backbone)
+        self.backbone = None if backbone is None else backbone.to(self.device).eval()
+        self.inputs = inputs
+        if backbone is not None and inputs is None:
+            self.inputs = getattr(backbone, "input_spec", None) or InputSpec()
+
+    def predict(self, X: Any) -> Array:
+        """Give the most likely class of each photo or row.
+
+        Parameters
+        ----------
+        X : path, image, sequence of these, or array of rows
+            As for `features`; without a backbone, feature rows (n_samples, n_features).
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Class names.
+        """
+        if isinstance(self.head, PrototypeClassifier):
+            return self.head.predict(self._rows(X))
+        labels: Array = self.classes_[self._logits(X).argmax(1).cpu().numpy()]
+        return labels
+
+    def predict_proba(self, X: Any) -> Array:
+        """Give the probability of each class.
+
+        Parameters
+        ----------
+        X : path, image, sequence of these, or array of rows
+            As for `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Rows that sum to 1.
+        """
+        if isinstance(self.head, PrototypeClassifier):
+            return self.head.predict_proba(self._rows(X))
+        probabilities: Array = torch.softmax(self._logits(X), 1).cpu().numpy()
+        return probabilities
+
+    def top_k(self, X: Any, k: int = 5) -> tuple[Array, Array]:
+        """Give the k most likely classes of each photo or row, likeliest first.
+
+        Parameters
+        ----------
+        X : path, image, sequence of these, or array of rows
+            As for `predict`.
+        k : int, default=5
+            How many; all of them where there are fewer classes.
+
+        Returns
+        -------
+        labels, probabilities : ndarray of shape (n_samples, k)
+            Class names and how likely they are.
+        """
+        if isinstance(self.head, PrototypeClassifier):
+            return self.head.top_k(self._rows(X), k)
+        if not (isinstance(k, (int, np.integer)) and k >= 1):
+            raise ValueError(f"k={k!r} is not valid; expected a whole number of at least 1.")
+        found = torch.softmax(self._logits(X), 1).topk(min(int(k), len(self.classes_)), dim=1)
+        return self.classes_[found.indices.cpu().numpy()], found.values.cpu().numpy()
+
+    def features(self, X: Any) -> Array:
+        """Compute the backbone's features of photos.
+
+        Parameters
+        ----------
+        X : path, image, or sequence of these
+            The path of a photo, or of a folder (its photos in the order of their names, those of
+            folders in it too); a `PIL.Image.Image`; an array (height, width, 3) or a tensor
+            (3, height, width) of bytes, or a batch of them.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_samples, n_features)
+            Feature rows.
+        """
+        if self.backbone is None or self.inputs is None:
+            raise ValueError(
+                "this network has no backbone, so it takes feature rows and makes none; expected "
+                "one with a backbone. Load a network that was trained on photos."
+            )
+        transform = make_loader_transform([], self.inputs)
+
+        def prepared(source: Any) -> Tensor:
+            return transform.clean(_picture(source))
+
+        sources = _sources(X)
+        found = [torch.empty(0, _width(self.backbone))]
+        # Pillow lets other threads run while it decodes.
+        with ThreadPoolExecutor(os.cpu_count()) as pool, inferring(self.backbone):
+            for start in range(0, len(sources), _BATCH):
+                images = list(pool.map(prepared, sources[start : start + _BATCH]))
+                found.append(self.backbone(torch.stack(images).to(self.device)).float().cpu())
+        rows: Array = torch.cat(found).numpy()
+        return rows
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the network to a folder: ``model.json`` and ``weights.safetensors``.
+
+        The folder appears when all is written. Nothing in it is ever unpickled.
+
+        Parameters
+        ----------
+        folder : path-like
+            Where to write it. Missing folders above it are made.
+        overwrite : bool, default=False
+            Whether a model that is already there may be replaced.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from protail import Network, PrototypeClassifier
+        >>> folder = tempfile.mkdtemp()
+        >>> Network(PrototypeClassifier().fit(np.eye(4), [0, 0, 1, 1])).save(folder)
+        >>> Network.load(folder)
+        Network(2 classes, feature rows of 4 numbers)
+        """
+        if isinstance(self.head, PrototypeClassifier) and self.backbone is None:
+            self.head.save(folder, overwrite=overwrite, about=self.about)
+            return
+        contents, tensors = self._described()
+        check_replaceable(Path(folder), overwrite=overwrite)
+        with new_folder(folder, overwrite=overwrite) as temporary:
+            write_files(temporary, FORMAT, VERSION, contents, tensors)
+            check_replaceable(Path(folder), overwrite=overwrite)
+
+    @classmethod
+    def load(
+        cls,
+        folder_or_name: str | os.PathLike[str],
+        *,
+        device: str | torch.device = "auto",
+        **hub_arguments: Any,
+    ) -> Self:
+        """Load a network, a saved classifier or a finished run.
+
+        Parameters
+        ----------
+        folder_or_name : path-like or str
+            A folder, or the name of a repository on the Hugging Face Hub, as in ``"user/model"``.
+        device : str or torch.device, default="auto"
+            Where to compute.
+        **hub_arguments
+            For a repository, as for `PrototypeClassifier.from_pretrained`.
+
+        Returns
+        -------
+        Network
+            Ready to use.
+        """
+        place = Path(folder_or_name)
+        name = os.fspath(folder_or_name)
+        if not place.exists() and isinstance(folder_or_name, str) and name.count("/") == 1:
+            place = download(name, **hub_arguments)
+        if is_run(place):
+            return cls.from_run(place, device=device)
+        if model_format(place) == CLASSIFIER_FORMAT:
+            return cls(PrototypeClassifier.load(place), device=device)
+        with flaws_told(place):
+            _, contents, tensors = read_folder(
+                place, lambda folder: read_files(folder, {FORMAT: (VERSION, _KEYS)})
+            )
+            return cls._restored(contents, tensors, device)
+
+    @classmethod
+    def from_run(
+        cls, folder: str | os.PathLike[str], *, device: str | torch.device = "auto"
+    ) -> Self:
+        """Make a network of a finished ``protail train``.
+
+        Parameters
+        ----------
+        folder : path-like
+            The run's.
+        device : str or torch.device, default="auto"
+            Where to compute.
+
+        Returns
+        -------
+        Network
+            The classifier of its last stage, with its backbone where it was trained on images.
+        """
+        run = Run.open(folder)
+        weights, resolved = run.weights(), run.resolved
+        recipe = Recipe.from_resolved(resolved["recipe"])
+        stage = recipe.stages[-1]
+        scores = Evaluation.from_dict(run.evaluation()[stage]["plain"])
+        backbone = None
+        if recipe.representation is not None:
+            backbone = make_backbone(recipe.representation.backbone)
+            own = _part(weights, CLASSIFIER_BACKBONE) if stage == "classifier" else {}
+            backbone.load_state_dict(own or _part(weights, "backbone"))
+        width = resolved["data"]["features"]["width"] if backbone is None else _width(backbone)
+        settings = getattr(recipe, stage)
+        head = make_head(settings.head, len(scores.counts), width, **settings.head_options)
+        head.load_state_dict(_part(weights, stage))
+        known = run.network_record()
+        return cls(
+            head,
+            known.get("classes", scores.classes),
+            backbone=backbone,
+            inputs=_inputs_of_run(known.get("inputs"), resolved["data"]["name"]),
+            class_counts=scores.counts,
+            about=f"protail train {recipe.name}, seed {resolved['seed']}",
+            device=device,
+        )
+
+    def __repr__(self) -> str:
+        takes = "photos"
+        if self.backbone is None:
+            width = getattr(self.head, "n_features_in_", None) or _width(self.head)
+            takes = f"feature rows of {counted(width, 'number')}"
+        return f"Network({counted(len(self.classes_), 'class', 'classes')}, {takes})"
+
+    def _rows(self, X: Any) -> Any:
+        return X if self.backbone is None else self.features(X)
+
+    def _logits(self, X: Any) -> Tensor:
+        head = cast(nn.Module, self.head)
+        rows = self._rows(X)
+        rows = rows if isinstance(rows, Tensor) else torch.as_tensor(np.asarray(rows))
+        if rows.ndim != 2 or rows.shape[1] != _width(head):
+            raise ValueError(
+                f"X has shape {tuple(rows.shape)}; expected feature rows of {_width(head)} numbers."
+            )
+        with inferring(head):
+            logits: Tensor = head(rows.to(self.device)).float()
+        return logits / self.temperature
+
+    def _described(self) -> tuple[Contents, Tensors]:
+        """Give what `_restored` needs to make the network again."""
+        contents: Contents = dict.fromkeys(_KEYS)
+        tensors: Tensors = {}
+        contents |= {"classes": labels_to_json(self.classes_), "about": self.about}
+        contents["temperature"] = self.temperature
+        if self.class_counts_ is not None and isinstance(self.head, nn.Module):
+            tensors["class_counts"] = torch.tensor(self.class_counts_, dtype=torch.int64)
+        if self.inputs is not None:
+            contents["inputs"] = asdict(self.inputs)
+        if self.backbone is not None:
+            contents["backbone"] = _made_by(self.backbone, "backbone")
+            tensors |= _named("backbone", self.backbone.state_dict())
+        if isinstance(self.head, PrototypeClassifier):
+            contents["classifier"], parts = classifier_parts(self.head)
+            tensors |= _named("classifier", parts)
+        else:
+            contents["head"] = {**_made_by(self.head, "head"), "n_features": _width(self.head)}
+            tensors |= _named("head", self.head.state_dict())
+        return contents, tensors
+
+    @classmethod
+    def _restored(cls, contents: Contents, tensors: Tensors, device: str | torch.device) -> Self:
+        fields = Fields(contents, _KEYS, MODEL)
+        classes = labels_from_json(fields["classes"], MODEL, is_sorted=False)
+        backbone = None
+        if fields["backbone"] is not None:
+            backbone = _built(make_backbone, fields["backbone"], _part(tensors, "backbone"))
+        if fields["classifier"] is not None:
+            head = restore_classifier(fields["classifier"], _part(tensors, "classifier"), device)
+        else:
+            head = _built(make_head, fields["head"], _part(tensors, "head"), len(classes))
+        inputs = fields["inputs"]
+        return cls(
+            head,
+            classes,
+            backbone=backbone,
+            inputs=None if inputs is None else _inputs(inputs),
+            class_counts=tensors.get("class_counts"),
+            temperature=fields.number("temperature", above=0),
+            about=None if fields["about"] is None else fields.text("about"),
+            device=device,
+        )
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if isinstance(device, str) and device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return check_device(device, None)
+
+
+def _width(module: Any) -> int:
+    return int(module.n_features)
+
+
+def _named(part: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    return {f"{part}.{name}": tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def _part(tensors: Mapping[str, Tensor], part: str) -> Tensors:
+    start = f"{part}."
+    return {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}
+
+
+def _made_by(module: nn.Module, what: str) -> dict[str, Any]:
+    """Give the name and the options that a module was made with."""
+    made_by = getattr(module, "made_by", None)
+    if made_by is None:
+        raise ValueError(
+            f"the {what} is a {type(module).__name__} that was not made by name, so it could not "
+            f"be loaded again; expected one of make_{what}. Register it with register_{what} and "
+            "make it by its name."
+        )
+    return {"name": made_by[0], "options": dict(made_by[1])}
+
+
+def _built(make: Any, found: object, tensors: Tensors, *sizes: int) -> Any:
+    """Build a part by name and fill it."""
+    names = ("name", "options", "n_features") if sizes else ("name", "options")
+    fields = Fields(found, names, MODEL, make.__name__.removeprefix("make_"))
+    options = fields["options"]
+    if not isinstance(options, dict):
+        raise fields.wrong("options", "a JSON object")
+    width = [fields.whole("n_features", least=1)] if sizes else []
+    try:
+        part = make(fields.text("name"), *sizes, *width, **options)
+        part.load_state_dict(tensors)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FlawError(MODEL, f"has a part that cannot be built: {error}") from error
+    return part
+
+
+def _inputs(found: object) -> InputSpec:
+    fields = Fields(found, _INPUT_KEYS, MODEL, "inputs")
+    sides = {name: tuple(fields.list_of(name, float)) for name in ("mean", "std")}
+    return InputSpec(
+        size=fields.whole("size", least=1),
+        crop=fields.number("crop", above=0, most=1),
+        interpolation=fields.one_of("interpolation", _INTERPOLATIONS),
+        squash=fields.truth("squash"),
+        **sides,
+    )
+
+
+def _inputs_of_run(recorded: dict[str, Any] | None, data: str) -> InputSpec | None:
+    if recorded is None:
+        # Runs of older versions do not say; their images in memory were CIFAR's.
+        return _CIFAR_INPUTS if data.startswith("cifar") else None
+    return InputSpec(**{**recorded, "mean": tuple(recorded["mean"]), "std": tuple(recorded["std"])})
+
+
+def _sources(X: Any) -> list[Any]:
+    """List the single photos of what `Network.features` takes."""
+    if isinstance(X, (str, os.PathLike)):
+        place = Path(X)
+        if not place.is_dir():
+            return [place]
+        found = sorted(file for file in place.rglob("*") if file.name.lower().endswith(ENDINGS))
+        if not found:
+            raise DataSetError(
+                f"{place}: this folder holds no photo; expected files that end in "
+                f"{', '.join(ENDINGS)}. Check the path."
+            )
+        return list(found)
+    if isinstance(X, (np.ndarray, Tensor)):
+        return [X] if X.ndim == 3 else list(X)
+    return list(X) if isinstance(X, Iterable) and not hasattr(X, "convert") else [X]
+
+
+def _picture(source: Any) -> Image:
+    """Open one photo."""
+    from PIL.Image import fromarray
+
+    if isinstance(source, (str, os.PathLike)):
+        return read_picture(source)
+    if hasattr(source, "convert"):
+        return cast("Image", source)
+    pixels = source
+    if isinstance(pixels, Tensor):
+        pixels = (pixels.permute(1, 2, 0) if pixels.ndim == 3 else pixels).cpu().numpy()
+    pixels = np.asarray(pixels)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ValueError(
+            f"X has an image of {pixels.dtype} and shape {np.shape(source)}; expected bytes "
+            "(uint8): an array (height, width, 3) or a tensor (3, height, width)."
+        )
+    return fromarray(np.ascontiguousarray(pixels))

@@ -1,0 +1,411 @@
+"""Features that heads learn from: computed once by a frozen backbone, or given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from protail.data import RowSampler, make_sampler
+from protail.data.images import DataSet, FeatureData, FeatureSet, ImageSet
+from protail.training.batches import CLEAN_BATCH, FileLoader, ResidentFeed, make_loader
+from protail.training.feature_cache import FeatureCache
+from protail.training.settings import ClassifierSettings, Precision
+
+
+@contextmanager
+def inferring(module: nn.Module) -> Iterator[None]:
+    """Put a module into eval mode, without gradients, and back.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import inferring
+    >>> module = torch.nn.Dropout()
+    >>> with inferring(module):
+    ...     module.training
+    False
+    >>> module.training
+    True
+    """
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(was_training)
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """Make the context in which a network computes in the given precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def for_network(images: Tensor) -> Tensor:
+    """Lay images out in the memory format in which convolutions on their device are fastest."""
+    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
+
+
+def collect(
+    compute: Callable[[Tensor], Tensor],
+    batches: Iterable[Tensor],
+    precision: Precision = "float32",
+) -> Tensor:
+    """Compute rows of numbers for batches of images; put them together, in float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training.features import collect
+    >>> collect(lambda images: images.mean((2, 3)), [torch.ones(2, 3, 4, 4)]).shape
+    torch.Size([2, 3])
+    """
+    found = []
+    for images in batches:
+        with autocast(images.device, precision):
+            found.append(compute(for_network(images)).float())
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Which images come in which order, and what happens to them.
+
+    Attributes
+    ----------
+    sampler : str
+        Which image comes next.
+    sampler_options : str
+        What the sampler takes, as JSON.
+    augment : tuple of str
+        What happens to an image.
+    precision : {"bfloat16", "float32"}
+        What the backbone computes in.
+    """
+
+    sampler: str
+    sampler_options: str
+    augment: tuple[str, ...]
+    precision: Precision
+
+    @classmethod
+    def of(cls, settings: ClassifierSettings) -> Stream:
+        """Take out of settings what the stream depends on."""
+        options = json.dumps(settings.sampler_options, sort_keys=True)
+        return cls(settings.sampler, options, tuple(settings.augment), settings.precision)
+
+    def make_sampler(self, labels: NDArray[np.int64], seed: int) -> RowSampler:
+        """Make the sampler of the stream for rows with these labels."""
+        return make_sampler(self.sampler, labels, seed=seed, **json.loads(self.sampler_options))
+
+
+def stage_steps(settings: ClassifierSettings, n_draws: int) -> tuple[int, int]:
+    """Count the steps of an epoch of ``n_draws`` images and those of the whole of stage 2.
+
+    Examples
+    --------
+    >>> from protail.training import ClassifierSettings, stage_steps
+    >>> stage_steps(ClassifierSettings(epochs=3, batch_size=64, max_steps=5), 100)
+    (2, 5)
+    """
+    an_epoch = -(-n_draws // settings.batch_size)
+    whole = settings.epochs * an_epoch
+    return an_epoch, min(whole, settings.max_steps or whole)
+
+
+def weights_hash(module: nn.Module) -> str:
+    """Name the weights of a module: same values, same text."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class FrozenFeatures:
+    """Compute features of images under a frozen backbone, in eval mode.
+
+    Training images are those of stage 2, where a data set has others for it.
+
+    Parameters
+    ----------
+    backbone : nn.Module
+        Images to features; it is not changed.
+    data : DataSet
+        Images, resident or in files.
+    device : torch.device
+        Where to compute.
+    cache : FeatureCache, optional
+        Where features stay for the next time.
+
+    Attributes
+    ----------
+    backbone : nn.Module
+        What is evaluated.
+    counts : ndarray of int
+        Training images of each class.
+    group_counts : ndarray of int
+        Images of each class that say which group it is in.
+    test_labels : ndarray of int
+        Class codes of the test images.
+    n_features : int
+        Width of a feature vector.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        data: DataSet,
+        device: torch.device,
+        cache: FeatureCache | None = None,
+    ) -> None:
+        self.backbone = backbone
+        self.device = device
+        self.counts: NDArray[np.int64] = data.train.profile.counts
+        self.group_counts = self.counts if data.group_counts is None else data.group_counts
+        self.n_features = int(backbone.n_features)  # type: ignore[arg-type]
+        self.test_labels: NDArray[np.int64] = data.test.labels
+        self._data = data
+        self._images = data.train if data.classifier_train is None else data.classifier_train
+        self._cache = cache or FeatureCache(None)
+        self._drifted: dict[tuple[Any, ...], FrozenFeatures] = {}
+
+    @cached_property
+    def _weights(self) -> str:
+        inputs = getattr(self.backbone, "input_spec", None)
+        return weights_hash(self.backbone) + ("" if inputs is None else f" {inputs}")
+
+    @cached_property
+    def _train_key(self) -> dict[str, Any]:
+        return {"data": self._images.fingerprint(), "weights": self._weights}
+
+    @cached_property
+    def _test_key(self) -> dict[str, Any]:
+        return {"data": self._data.test.fingerprint(), "weights": self._weights}
+
+    def for_stage(self, settings: ClassifierSettings, seed: int) -> FrozenFeatures:
+        """Give what a stage learns from, and what its heads are to be evaluated by."""
+        if settings.batch_norm == "eval" or settings.epochs <= 1:
+            return self
+        key = (Stream.of(settings), settings.epochs, settings.max_steps, settings.batch_size, seed)
+        if key not in self._drifted:
+            self._drifted[key] = _DriftedFeatures(self, settings, seed)
+        return self._drifted[key]
+
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of an image as the backbone gets it."""
+        one = self._data.test.subset([0])
+        height, width = next(self._loader(one).clean(one)).shape[2:]
+        return height, width
+
+    def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
+        """Give features and labels of the training images as they are."""
+        key = {**self._train_key, "stream": "clean", "precision": precision}
+        features = self._cache.get(key, lambda: self.of(self._images, precision), self.device)
+        return features, torch.from_numpy(self._images.labels).to(self.device)
+
+    def test(self, *, mirrored: bool = False) -> Tensor:
+        """Give features of the test images as they are, or of their mirror images."""
+        kind = "mirrored" if mirrored else "clean"
+        key = {**self._test_key, "stream": kind, "precision": "float32"}
+        compute = partial(self.of, self._data.test, "float32", mirrored=mirrored)
+        return self._cache.get(key, compute, self.device)
+
+    def of(self, images: ImageSet, precision: Precision, *, mirrored: bool = False) -> Tensor:
+        """Give features of any images as they are, or of their mirror images."""
+        clean = self._loader(images).clean(images)
+        batches = (part.flip(3) if mirrored else part for part in clean)
+        return self._computed(batches, len(images), precision)
+
+    def stream(
+        self, stream: Stream, seed: int, epoch: int, n: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give features and labels of the first ``n`` augmented images of an epoch, or of all."""
+        sampler = stream.make_sampler(self._images.labels, seed)
+        key = {**self._train_key, "stream": repr(stream), "seed": seed, "epoch": epoch}
+        n_computed = len(sampler)
+        # Whole batches: their features are then, to the bit, those of the whole epoch.
+        if n is not None and (rounded := -(-n // CLEAN_BATCH) * CLEAN_BATCH) < n_computed:
+            key["rows"] = n_computed = rounded
+
+        def compute() -> Tensor:
+            loader = self._loader(self._images, stream.augment, seed)
+            batches = loader.batches(sampler, CLEAN_BATCH, epoch, n=n_computed)
+            images = (loader(batch).images for batch in batches)
+            return self._computed(images, n_computed, stream.precision)
+
+        features = self._cache.get(key, compute, self.device)[:n]
+        return features, self._labels(sampler, epoch, len(features))
+
+    def n_draws(self, stream: Stream, seed: int) -> int:
+        """Say how many images an epoch of a stream has."""
+        return len(stream.make_sampler(self._images.labels, seed))
+
+    def _loader(
+        self, images: ImageSet, augment: tuple[str, ...] = (), seed: int = 0
+    ) -> ResidentFeed | FileLoader:
+        where: dict[str, Any] = {"device": self.device, "backbone": self.backbone}
+        return make_loader(images, augment, seed=seed, **where)
+
+    def _labels(self, sampler: RowSampler, epoch: int, n: int) -> Tensor:
+        rows = sampler.epoch_indices(epoch)[:n]
+        return torch.from_numpy(self._images.labels[rows]).to(self.device)
+
+    def _computed(self, batches: Iterable[Tensor], n: int, precision: Precision) -> Tensor:
+        """Compute features into one place: putting parts together would need twice the memory."""
+        features = torch.empty(n, self.n_features, device=self.device)
+        begin = 0
+        with inferring(self.backbone):
+            for batch in batches:
+                part = collect(self.backbone, [batch], precision)
+                features[begin : begin + len(part)] = part
+                begin += len(part)
+        return features
+
+
+class _DriftedFeatures(FrozenFeatures):
+    """Features as the published code has them: after the first epoch, batch norms learn on.
+
+    How they drift depends on the stream alone, so it is computed before any head learns.
+    """
+
+    def __init__(self, start: FrozenFeatures, settings: ClassifierSettings, seed: int) -> None:
+        super().__init__(deepcopy(start.backbone), start._data, start.device, start._cache)
+        self._start = start
+        self._later: list[Tensor] = []  # of the second epoch, of the third ...
+        stream = Stream.of(settings)
+        sampler = stream.make_sampler(self._images.labels, seed)
+        loader = self._loader(self._images, stream.augment, seed)
+        an_epoch, n_steps = stage_steps(settings, len(sampler))
+        with inferring(self.backbone):
+            for module in self.backbone.modules():
+                if isinstance(module, _BatchNorm):  # not dropout: same seed, same features
+                    module.train()
+            for epoch, begin in enumerate(range(an_epoch, n_steps, an_epoch), start=1):
+                n = (n_steps - begin) * settings.batch_size
+                batches = loader.batches(sampler, settings.batch_size, epoch, n=n)
+                images = (loader(batch).images for batch in batches)
+                self._later.append(collect(self.backbone, images, stream.precision))
+
+    def for_stage(self, settings: ClassifierSettings, seed: int) -> FrozenFeatures:
+        """Give what another stage on the same backbone learns from."""
+        return self._start.for_stage(settings, seed)
+
+    def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
+        """Give what is there before the drift: where prototypes start."""
+        return self._start.clean(precision)
+
+    def stream(
+        self, stream: Stream, seed: int, epoch: int, n: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give features and labels of an epoch, as far as there are steps in it."""
+        if epoch == 0:
+            return self._start.stream(stream, seed, epoch, n)
+        features = self._later[epoch - 1][:n]
+        sampler = stream.make_sampler(self._images.labels, seed)
+        return features, self._labels(sampler, epoch, len(features))
+
+
+class GivenFeatures:
+    """Give features as they are stored; otherwise as `FrozenFeatures`.
+
+    What they were computed in and how images were augmented was decided by whoever computed them.
+
+    Parameters
+    ----------
+    data : FeatureData
+        The features.
+    device : torch.device
+        Where they are wanted.
+
+    Attributes
+    ----------
+    counts : ndarray of int
+        Training images of each class.
+    group_counts : ndarray of int
+        Images of each class that say which group it is in.
+    test_labels : ndarray of int
+        Class codes of the test images.
+    n_features : int
+        Width of a feature vector.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from protail.data.images import FeatureData, FeatureSet
+    >>> from protail.training import GivenFeatures
+    >>> rows = FeatureSet(np.eye(3), [0, 0, 1])
+    >>> data = FeatureData("insects", ("ant", "bee"), rows, rows)
+    >>> given = GivenFeatures(data, torch.device("cpu"))
+    >>> given.n_features, given.test().shape, given.test(mirrored=True)
+    (3, torch.Size([3, 3]), None)
+    """
+
+    def __init__(self, data: FeatureData, device: torch.device) -> None:
+        self.device = device
+        self.counts: NDArray[np.int64] = data.train.profile.counts
+        self.group_counts = self.counts
+        self.n_features = data.n_features
+        self.test_labels: NDArray[np.int64] = data.test.labels
+        self._data = data
+
+    def for_stage(self, settings: ClassifierSettings, seed: int) -> Self:
+        """Give what a stage learns from: the same for all that leave the backbone alone."""
+        if settings.batch_norm != "eval" and settings.epochs > 1:
+            raise ValueError(
+                f"classifier.batch_norm={settings.batch_norm!r} changes the backbone, and "
+                f"{self._data.name} holds its features only; expected 'eval'."
+            )
+        return self
+
+    def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
+        """Give features and labels of the training images as they are."""
+        return self._labelled(self._data.train)
+
+    def test(self, *, mirrored: bool = False) -> Tensor | None:
+        """Give features of the test images, or of their mirror images: None without those."""
+        rows = self._data.mirrored if mirrored else self._data.test.rows
+        return None if rows is None else torch.from_numpy(rows).to(self.device)
+
+    def stream(
+        self, stream: Stream, seed: int, epoch: int, n: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give features and labels of an epoch, or its first ``n``, in their order.
+
+        Those of the stored stream, the same each epoch; without one, training rows as the sampler
+        draws them.
+        """
+        if self._data.stream is not None:
+            features, labels = self._labelled(self._data.stream)
+            return features[:n], labels[:n]
+        features, labels = self._labelled(self._data.train)
+        sampler = stream.make_sampler(self._data.train.labels, seed)
+        rows = torch.from_numpy(sampler.epoch_indices(epoch)[:n]).to(self.device)
+        return features[rows], labels[rows]
+
+    def n_draws(self, stream: Stream, seed: int) -> int:
+        """Say how many rows an epoch of a stream has."""
+        if self._data.stream is not None:
+            return len(self._data.stream)
+        return len(stream.make_sampler(self._data.train.labels, seed))
+
+    def _labelled(self, part: FeatureSet) -> tuple[Tensor, Tensor]:
+        features = torch.from_numpy(part.rows).to(self.device)
+        return features, torch.tensor(part.labels, device=self.device)
+
+
+Features = FrozenFeatures | GivenFeatures

@@ -1,0 +1,1 @@
+"""The commands of the reproduction, which `protail` finds by their entry points."""

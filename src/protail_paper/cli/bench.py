@@ -1,0 +1,477 @@
+"""``protail bench``: the tables of the paper, cell by cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protail._messages import counted, unknown_name
+from protail.cli import _completion as completion
+from protail.cli.command import Debug, Device, Json, Voice
+from protail.cli.command import command as _command
+from protail.cli.data import DataRoot, Lists
+from protail.cli.recipes import Set, read_changes
+from protail.cli.search import read_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from protail.data.images import DataSet, FeatureData
+    from protail.profile import ClassProfile
+    from protail_paper.cells import Cells
+    from protail_paper.paper import Entry, Row
+    from protail_paper.wanted import Cell, Draw
+
+# What a shell offers: written down here, for pressing a key must not take long.
+_WORDS = (
+    *("table1", "table2", "table8", "questions", "table3", "table4", "table9", "table5", "table6"),
+    *("status", "write", "figures", "errata", "take"),
+)
+What = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TABLE...",
+        help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
+        "table9, or all of these; table5 table6, on images that you bring; tuning-... and "
+        "strong-..., as status names them, on images held back); or status, write (the "
+        "pages), figures, errata [DATASET], take FOLDER (of cells).",
+        show_default=False,
+        autocompletion=completion.one_of(*_WORDS),
+    ),
+]
+Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
+Backbones = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backbone",
+        metavar="NAME",
+        help="As in ResNet-34; by default all of a table.",
+        autocompletion=completion.one_of("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50"),
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Only trainings whose names, as status --json lists them, are like '*, seed 0'.",
+    ),
+]
+Draws = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--draw", metavar="FILE", help="An exported draw to take images from; can be repeated."
+    ),
+]
+Budget = Annotated[str | None, typer.Option(metavar="TIME", help="As in 90s, 9m or 1.5h.")]
+AtOnce = Annotated[
+    int | None, typer.Option(min=1, help="Trainings at once. [4; on images in files 1]")
+]
+Weights = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep the trained backbones here.")
+]
+Features = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="What the prototypes of Figure 3 learn from. [those of the package]"
+    ),
+]
+Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Compile networks on a GPU.")]
+
+
+@_command
+def bench(
+    what: What,
+    results: Results = Path("results"),
+    backbone: Backbones = None,
+    only: Only = None,
+    draw: Draws = None,
+    data_root: DataRoot = None,
+    lists: Lists = None,
+    budget: Budget = None,
+    at_once: AtOnce = None,
+    weights: Weights = None,
+    features: Features = None,
+    changes: Set = None,
+    device: Device = "auto",
+    compiled: Compile = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the missing cells of tables, or say what is there.
+
+    Killed at any moment it keeps every finished cell; the same command goes on. With --set, to
+    try something out, cells are others than those of the table.
+    """
+    from protail_paper.cells import Cells
+
+    voice = Voice(as_json)
+    cells = Cells(results / "cells")
+    first, *others = what
+    if first == "take":
+        _take(voice, cells, others)
+    elif first == "write":
+        _write(voice, cells, results / "README.md")
+    elif first == "figures":
+        _figures(voice, cells, results / "figures", features)
+    elif first == "errata":
+        _errata(voice, others, data_root, lists)
+    elif first == "status":
+        _status(voice, cells, others, backbone, only)
+    else:
+        images = Images(draw or [], data_root, lists)
+        wanted = _wanted(what, backbone, only, changes)
+        options = {
+            "budget": None if budget is None else read_seconds(budget),
+            "at_once": at_once,
+            "weights": weights,
+            "known": _known(changes),
+        }
+        _run(voice, cells, wanted, images, _options(device, compiled), options)
+
+
+class Images:
+    """Find the images of a subset: in an exported file that holds them, else by name.
+
+    Parameters
+    ----------
+    files : list of Path
+        Exported subsets.
+    root, lists : Path or None
+        Where other data is, as for ``protail train``. A folder of several data sets has a folder
+        for each, called by its name.
+    """
+
+    def __init__(self, files: list[Path], root: Path | None, lists: Path | None = None) -> None:
+        for file in files:
+            if not file.is_file():
+                raise ValueError(
+                    f"--draw {file}: there is no such file; expected an exported draw."
+                )
+        self._files, self._root, self._lists = files, root, lists
+        self._found: dict[Draw, DataSet] = {}
+
+    def __call__(self, draw: Draw) -> DataSet:
+        """Give the images of a subset."""
+        from protail.cli._dataset_options import hold_out
+        from protail.experiments import aside_data
+
+        # What is in a folder is the same whatever it is taken for.
+        draw = replace(draw, miniature=0)
+        if draw not in self._found:
+            if draw.aside_from:
+                narrow = replace(draw, aside_from=0.0)
+                wide = replace(narrow, imbalance=draw.aside_from)
+                data = aside_data(self(wide), self(narrow))
+            else:
+                data = self._drawn(draw) if draw.imbalance else self._listed(draw)
+            if draw.held_out:
+                data = hold_out(data, draw.held_out, draw.held_out_seed)
+            self._found[draw] = data
+        return self._found[draw]
+
+    def find_all(self, draws: Iterable[Draw]) -> None:
+        """Find the images of several subsets; the first that is not there ends it."""
+        from protail.data.images import DataSetError
+
+        wanted = dict.fromkeys(draws)
+        for draw in wanted:
+            try:
+                self(draw)
+            except DataSetError as error:
+                others = {each.dataset for each in wanted} - {draw.dataset}
+                advice = "" if not others else " --only leaves its cells out."
+                raise DataSetError(f"{error} Nothing was begun.{advice}") from error
+
+    def _drawn(self, draw: Draw) -> DataSet:
+        from protail.data.images import OtherDrawError, load_dataset, require_images
+
+        wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
+        for file in self._files:
+            try:
+                found = require_images(load_dataset(file, **wanted), "train on")
+            except OtherDrawError:
+                continue
+            if found.name == draw.dataset:
+                return found
+        named = load_dataset(draw.dataset, root=self._root, **wanted)
+        return require_images(named, "train on")
+
+    def _listed(self, draw: Draw) -> DataSet:
+        from protail.cli._dataset_options import check_test_images
+        from protail.data.images import load_dataset, require_images
+
+        root = self._root
+        if root is not None and (root / draw.dataset).is_dir():
+            root = root / draw.dataset
+        data = require_images(load_dataset(draw.dataset, root=root, lists=self._lists), "train on")
+        check_test_images(data, "Replace them")
+        return data
+
+
+def _wanted(
+    names: list[str],
+    backbones: list[str] | None,
+    only: list[str] | None = None,
+    changes: list[str] | None = None,
+) -> list[Cell]:
+    from protail_paper.groups import BACKBONE_NAMES, only_named, wanted_cells
+
+    cells = wanted_cells(_tables(names), backbones or BACKBONE_NAMES)
+    if only:
+        # By the names that status lists, before anything is changed: the others may not take it.
+        cells = only_named(cells, only)
+    overrides = read_changes(changes or [])
+    if not overrides:
+        return cells
+    changed = []
+    for cell in cells:
+        lacking = {"pretraining", "classifier"} - set(cell.recipe.stages)
+        taken = {k: v for k, v in overrides.items() if k.partition(".")[0] not in lacking}
+        changed.append(replace(cell, overrides={**cell.overrides, **taken}))
+    return changed
+
+
+def _known(changes: list[str] | None) -> list[Cell]:
+    """List the cells of every table, but for those that cannot be changed like that."""
+    from protail.recipes import RecipeError
+
+    known = []
+    for cell in _wanted(_every_table(), None, changes=changes):
+        try:
+            _ = cell.recipe
+        except RecipeError:
+            continue
+        known.append(cell)
+    return known
+
+
+def _tables(names: list[str]) -> list[str]:
+    """Write all out: the tables of test images that can be downloaded."""
+    from protail_paper.comparisons import COMPARISONS
+    from protail_paper.tables import TABLES
+
+    written = ([*TABLES, *COMPARISONS] if name == "all" else [name] for name in names)
+    return list(dict.fromkeys(name for each in written for name in each))
+
+
+def _every_table() -> list[str]:
+    from protail_paper.tuning import CHOICES
+
+    return [*_tables(["all"]), *CHOICES]
+
+
+def _options(device: str, compiled: bool) -> Any:
+    from protail.cli._devices import find_device
+    from protail.experiments import Options
+
+    place = find_device(device)
+    return Options.automatic(str(place), compiled=compiled and place.type == "cuda")
+
+
+def _run(
+    voice: Voice,
+    cells: Cells,
+    wanted: list[Cell],
+    images: Images,
+    options: Any,
+    how: dict[str, Any],
+) -> None:
+    from protail_paper.large import LARGE_SETS, mark_miniatures
+    from protail_paper.running import run_missing
+
+    wanted = mark_miniatures(wanted, images, voice.say)
+    missing = [cell for cell in wanted if cell not in cells]
+    images.find_all(cell.draw for cell in missing)
+    # Workers that read files fill the cores for one training already.
+    in_files = any(cell.draw.dataset in LARGE_SETS for cell in missing)
+    how["at_once"] = how["at_once"] or (1 if in_files else 4)
+    there = len(wanted) - len(missing)
+    voice.say(
+        f"{counted(len(wanted), 'cell')}: {counted(there, 'is', 'are')} there, "
+        f"{counted(len(missing), 'is', 'are')} missing."
+    )
+    try:
+        n = run_missing(wanted, cells, images, options, say=voice.say, **how)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Finished cells are kept; the same command goes on.") from None
+    n_missing = sum(cell not in cells for cell in wanted)
+    voice.say(
+        f"{counted(n, 'cell was', 'cells were')} run; {counted(n_missing, 'is', 'are')} missing."
+    )
+    voice.finish({"run": n, "missing": n_missing, "results": str(cells.folder)})
+
+
+def _status(
+    voice: Voice,
+    cells: Cells,
+    names: list[str],
+    backbones: list[str] | None,
+    only: list[str] | None,
+) -> None:
+    from protail.cli._progress import in_words
+    from protail_paper.forecasts import expected_seconds
+    from protail_paper.groups import missing_groups
+    from protail_paper.large import LARGE
+
+    apart = [] if names or only else list(LARGE)
+    names = names or _every_table()
+    wanted = _wanted(names, backbones, only)
+    groups = missing_groups(wanted, cells)
+    if not only:
+        voice.show(_status_table(cells, [*_tables(names), *apart], backbones))
+    known = [expected_seconds(group, cells) for group in groups]
+    seconds = sum(each for each in known if each is not None)
+    unknown = known.count(None)
+    missing = [cell.command for cell in wanted if cell not in cells]
+    besides = f", {' and '.join(apart)} aside, which need images that you bring" if apart else ""
+    voice.say(
+        f"Of {counted(len(wanted), 'cell')} {counted(len(missing), 'is', 'are')} missing{besides}."
+    )
+    if missing:
+        took = counted(len(known) - unknown, "takes", "take")
+        lengths = [f"{took} {in_words(seconds)}"] if unknown < len(known) else []
+        lengths += [f"of {unknown} no cell tells the time"] if unknown else []
+        voice.say(f"Left to train: {counted(len(groups), 'representation')}; {', '.join(lengths)}.")
+    voice.finish(
+        {
+            "cells": len(wanted),
+            "missing": missing,
+            "trainings": [group.name for group in groups],
+            "seconds": seconds,
+        }
+    )
+
+
+def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -> Table:
+    from rich.table import Table
+
+    from protail_paper.groups import BACKBONE_NAMES, bench_table, wanted_cells
+
+    shown = Table("table", "backbone", "cells", "missing")
+    for name in names:
+        for backbone in backbones or BACKBONE_NAMES:
+            if backbone not in bench_table(name).backbones:
+                continue
+            wanted = wanted_cells([name], [backbone])
+            missing = sum(cell not in cells for cell in wanted)
+            shown.add_row(name, backbone, str(len(wanted)), str(missing))
+    return shown
+
+
+def _write(voice: Voice, cells: Cells, place: Path) -> None:
+    """Write the page of results, and beside the folder of results the docs' page on the paper."""
+    from protail._files import new_file
+    from protail_paper.page import results_page
+    from protail_paper.paper_page import fill
+
+    pages = {place: results_page(cells)}
+    template = place.parent.parent / "docs" / "paper.md.template"
+    if template.is_file():
+        pages[template.with_suffix("")] = fill(template.read_text(encoding="utf-8"), cells)
+    for page, text in pages.items():
+        with new_file(page, overwrite=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        voice.say(f"{page}: made from {counted(len(cells), 'cell')}.")
+    voice.finish({"page": str(place), "pages": [str(page) for page in pages], "cells": len(cells)})
+
+
+def _figures(voice: Voice, cells: Cells, folder: Path, features: Path | None) -> None:
+    """Draw the figures into a folder, with ``figures.json`` beside them."""
+    from protail._files import new_file
+    from protail_paper.drawing import draw_figures
+    from protail_paper.figures import write_picture
+
+    numbers: dict[str, Any] = {}
+    places = []
+    for drawn in draw_figures(cells, _load_features(features), voice.say):
+        place = folder / f"{drawn.name}.png"
+        write_picture(place, drawn.picture, overwrite=True)
+        places.append(str(place))
+        if drawn.numbers:
+            numbers[drawn.name] = drawn.numbers
+    with new_file(folder / "figures.json", overwrite=True) as temporary:
+        temporary.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    voice.say(f"{folder}: {counted(len(places), 'figure')} from {counted(len(cells), 'cell')}.")
+    voice.finish({"figures": places, "numbers": str(folder / "figures.json")})
+
+
+def _load_features(features: Path | None) -> FeatureData:
+    from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset
+
+    found = load_dataset(BUNDLED_FEATURES if features is None else features)
+    if not isinstance(found, FeatureData):
+        raise ValueError(f"--features {features} holds images; expected features (.npz).")
+    return found
+
+
+def _errata(voice: Voice, names: list[str], root: Path | None, lists: Path | None) -> None:
+    """Show what Table 7 says about data sets, beside their counts where these are known."""
+    from protail_paper.paper import TABLE_7, table7_entries, table7_errata
+
+    known = list(dict.fromkeys(row.dataset for row in TABLE_7))
+    for name in names:
+        if name not in known:
+            raise ValueError(unknown_name("data set", name, known))
+    found = []
+    for row in TABLE_7:
+        if row.dataset in (names or known):
+            profile = _profile(row, root, lists)
+            entries = [] if profile is None else table7_entries(row, profile)
+            title = f"{row.dataset} {row.imbalance or ''}".strip()
+            if entries:
+                voice.show(_errata_table(title, entries))
+            errata = table7_errata(row, profile)
+            for erratum in errata:
+                voice.show(f"Table 7 of the paper, {title}: {erratum}")
+            about = {"dataset": row.dataset, "imbalance": row.imbalance}
+            found.append({**about, "entries": [vars(each) for each in entries], "errata": errata})
+    voice.finish({"table7": found})
+
+
+def _profile(row: Row, root: Path | None, lists: Path | None) -> ClassProfile | None:
+    """Count the training images: by the text of the paper, else by lists where they are named."""
+    from protail.data.images import load_dataset, long_tailed_counts
+    from protail.profile import ClassProfile
+    from protail_paper.wanted import SIZES
+
+    if row.imbalance is not None:
+        return ClassProfile(long_tailed_counts(*SIZES[row.dataset], row.imbalance))
+    if root is None and lists is None:
+        return None
+    options: dict[str, Any] = {"download": False, "lists": lists, "check_files": False}
+    return load_dataset(row.dataset, root=root, **options).train.profile
+
+
+def _errata_table(title: str, entries: list[Entry]) -> Table:
+    from rich.table import Table
+
+    shown = Table("group", "classes", "samples", "paper: classes", "samples", title=title)
+    half = len(entries) // 2
+    for both in zip(entries[:half], entries[half:], strict=True):
+        printed = (f"{each.printed:,}{'' if each.is_right else ' (!)'}" for each in both)
+        shown.add_row(both[0].group, *(f"{each.computed:,}" for each in both), *printed)
+    return shown
+
+
+def _take(voice: Voice, cells: Cells, folders: list[str]) -> None:
+    from protail_paper.cells import Cells
+
+    if not folders:
+        raise ValueError(
+            "take needs a folder; expected one that holds cells, as in: take new-cells."
+        )
+    taken = sum(cells.take(Cells(folder)) for folder in folders)
+    voice.say(
+        f"{counted(taken, 'cell was', 'cells were')} taken into {cells.folder}, "
+        f"{counted(len(cells), 'is', 'are')} there."
+    )
+    voice.finish({"taken": taken, "cells": len(cells)})
+
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+app.command(name="bench", epilog="Example: protail bench table1 table2 --budget 9m")(bench)

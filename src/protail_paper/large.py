@@ -1,0 +1,190 @@
+"""Tables 5 and 6: other methods on ImageNet-LT and iNaturalist18, whose images you bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from protail.data.images import DataSet
+from protail_paper.comparisons import Comparison, Entry
+from protail_paper.paper import GROUPS
+from protail_paper.tables import PUBLISHED_DECAY, named, settings
+from protail_paper.wanted import Cell, Draw
+
+Overrides = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LargeSet:
+    """What the training images of a data set are known by.
+
+    Attributes
+    ----------
+    title : str
+        As the paper calls it.
+    n_images, n_max, n_classes : int
+        Training images of all classes, those of the largest class, and classes.
+    """
+
+    title: str
+    n_images: int
+    n_max: int
+    n_classes: int
+
+
+LARGE_SETS = {
+    "imagenet-lt": LargeSet("ImageNet-LT", 115_846, 1280, 1000),
+    "inaturalist18": LargeSet("iNaturalist18", 437_513, 1000, 8142),
+}
+
+
+def _published(backbone: str, weight_decay: float, augment: list[str]) -> dict[str, Overrides]:
+    """Say how Decoupling (ICLR 2020) trains, which later methods took for their first stage."""
+    shared = {"batch_size": 512, "lr": 0.2, "weight_decay": weight_decay}
+    plain = {"backbone": backbone, "epochs": 90, **shared, "augment": augment}
+    # Where the recipe has steps for CIFAR.
+    cosine = {"schedule": "cosine", "drops": [], "warm_up_epochs": 0}
+    return {
+        "ce": settings("representation", **plain),
+        "focal": settings("representation", **plain, **cosine),
+        "balanced": settings("classifier", epochs=1, **shared, **cosine, augment=augment),
+        # It has settings for ImageNet-LT only.
+        "disalign": settings("classifier", batch_size=256, augment=augment),
+    }
+
+
+def _papers(backbone: str, batch_size: int) -> dict[str, Overrides]:
+    """Say how Prototype Classifiers (IJCAI 2023) trains; images in files know no Cutout."""
+    augment = ["resized-crop", "flip"]
+    return {
+        "wd": settings("representation", backbone=backbone, batch_size=batch_size, augment=augment),
+        "wd-max": {**settings("classifier", augment=augment), **PUBLISHED_DECAY},
+        "prototypes": settings("classifier", augment=[*augment, "autoaugment-imagenet"]),
+    }
+
+
+def _paco(backbone: str, weight_decay: float, temperature: float) -> Overrides:
+    """Say how PaCo (ICCV 2021) trains; its first view has grey and blurred images in addition."""
+    return settings(
+        "representation",
+        backbone=backbone,
+        lr=0.02,
+        weight_decay=weight_decay,
+        schedule="cosine",
+        drops=[],
+        alpha=0.05,
+        temperature=temperature,
+        queue=8192,
+        projection=128,
+        augment=["resized-crop", "flip", "jitter", "randaugment"],
+    )
+
+
+def _rows(
+    stages: Mapping[str, Overrides], crt_steps: int, lws_steps: int
+) -> Iterator[tuple[str, str, str | None, Overrides]]:
+    """Give row, recipe, row of the paper and overrides, as in Table 4: methods, then WD's heads."""
+    ce, wd = stages["ce"], stages["wd"]
+    heads: tuple[tuple[str, str, str | None, Overrides], ...] = (
+        ("cRT", "crt", "cRT", {**stages["balanced"], "classifier.max_steps": crt_steps}),
+        ("LWS", "lws", None, {**stages["balanced"], "classifier.max_steps": lws_steps}),
+        ("tau-norm", "tau-norm", None, {"classifier.tau": 1.0}),
+        ("LogitAdjust, post hoc", "logit-adjusted-post-hoc", None, {}),
+        ("DisAlign", "disalign", "DisAlign", stages["disalign"]),
+    )
+    yield "CE", "ce", "CE", ce
+    yield "Focal", "focal", "Focal Loss", stages["focal"]
+    for label, head, paper, changes in heads:
+        yield label, f"ce/{head}", paper, {**ce, **changes}
+    yield "PaCo", "paco", "PaCO", stages["paco"]
+    yield "WD", "wd", "WD", wd
+    for label, head, _, changes in heads:
+        yield f"WD, {label}", f"wd/{head}", None, {**wd, **changes}
+    yield "WD + WD + Max", "wd-max", "WD + WD + Max", {**wd, **stages["wd-max"]}
+    prototypes = {**wd, **stages["prototypes"]}
+    yield "NCM", "ncm-augmented", "NCM", prototypes
+    yield "PC + LA", "pc-la", None, prototypes
+    yield "PC", "pc-cdt-la", "PC (Ours)", prototypes
+
+
+def _entries(dataset: str, *how: Any) -> Iterator[Entry]:
+    for row, recipe, paper, overrides in _rows(*how):
+        for group in GROUPS:
+            yield Entry(row, group, recipe, Draw(dataset), paper, overrides)
+
+
+_IMAGENET = {
+    **_published("resnext50", 5e-4, ["resized-crop", "flip", "jitter"]),
+    **_papers("resnext50", 64),
+    "paco": _paco("resnext50", 5e-4, 0.07),
+}
+_INATURALIST = {
+    **_published("resnet50", 1e-4, ["resized-crop", "flip"]),
+    **_papers("resnet50", 512),
+    "paco": _paco("resnet50", 1e-4, 0.2),
+}
+
+# As many steps as 10 and 5 passes over the images; epochs of the sampler are longer. cRT's 30
+# passes over iNaturalist18 would be more than an epoch, and two of them do not fit into a GPU: one.
+LARGE: dict[str, Comparison] = named(
+    (
+        Comparison(
+            "table5",
+            "Other methods on ImageNet-LT",
+            5,
+            tuple(_entries("imagenet-lt", _IMAGENET, 2260, 1130)),
+            backbones={"ResNeXt-50": ("resnext50",)},
+        ),
+        Comparison(
+            "table6",
+            "Other methods on iNaturalist18",
+            6,
+            tuple(_entries("inaturalist18", _INATURALIST, 15_903, 4270)),
+            backbones={"ResNet-50": ("resnet50",)},
+        ),
+    )
+)
+
+
+def mark_miniatures(
+    wanted: Iterable[Cell], load: Callable[[Draw], DataSet], say: Callable[[str], None]
+) -> list[Cell]:
+    """Make cells on other images than those of the paper cells of a miniature, and say so.
+
+    ``load`` gives the images of a subset; it is asked where the data set is a large one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail_paper.large import mark_miniatures
+    >>> from protail_paper.wanted import Cell, Draw
+    >>> from protail.data.images import DataSet, ImageSet
+    >>> images = ImageSet([0, 1], ("ant", "bee"), np.zeros((2, 3, 8, 8), np.uint8))
+    >>> data = DataSet("imagenet-lt", images, images)
+    >>> [cell] = mark_miniatures([Cell("wd", Draw("imagenet-lt"), 0)], lambda draw: data, print)
+    Not the ImageNet-LT of the paper (2 images instead of 115,846): cells are marked as a miniature.
+    >>> cell.draw.miniature
+    2
+    """
+    marked: dict[Draw, Draw] = {}
+    cells = []
+    for cell in wanted:
+        draw = cell.draw
+        if draw not in marked:
+            known = LARGE_SETS.get(draw.dataset)
+            n = miniature_size(draw, load(draw)) if known else 0
+            if known and n:
+                say(
+                    f"Not the {known.title} of the paper ({n:,} images instead of "
+                    f"{known.n_images:,}): cells are marked as a miniature."
+                )
+            marked[draw] = replace(draw, miniature=n) if known else draw
+        cells.append(replace(cell, draw=marked[draw]))
+    return cells
+
+
+def miniature_size(draw: Draw, data: DataSet) -> int:
+    """Count the training images where they are not those that the paper has; else give 0."""
+    known = LARGE_SETS.get(draw.dataset)
+    return 0 if known is None or len(data.train) == known.n_images else len(data.train)

@@ -1,0 +1,5 @@
+"""What tests of pictures share."""
+
+from reference.sheets import sheets
+
+__all__ = ["sheets"]
