@@ -1,9 +1,15 @@
 """Files and folders that are whole or not there, and locks that die with their holder."""
 
-from protail._files._errors import OutputError, explained
 from protail._files._folders import read_folder
 from protail._files._lock import FileLock, LockedError
-from protail._files._writing import check_free, new_file, new_folder, one_writer
+from protail._files._writing import (
+    OutputError,
+    check_free,
+    explained,
+    new_file,
+    new_folder,
+    one_writer,
+)
 
 __all__ = [
     "FileLock",

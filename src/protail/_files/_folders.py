@@ -174,11 +174,10 @@ def _is_still(folder: Path, identity: Identity, path: Path) -> bool:
 
 
 def _identity(folder: Path | int) -> Identity:
-    try:
+    with suppress(OSError, ValueError):
         found = os.stat(folder)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _swap(one: Path, other: Path) -> None:

@@ -1,4 +1,8 @@
-"""One process at a time: a lock that the system releases when its holder dies."""
+"""One process at a time: a lock that the system releases when its holder dies.
+
+The package filelock has such a lock too, but none that names its holder, and where the file system
+has no locks it falls back, by default, to one that outlives its holder.
+"""
 
 from __future__ import annotations
 

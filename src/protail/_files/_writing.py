@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protail._files._errors import OutputError, explained
 from protail._files._folders import (
     beside,
     new_part,
@@ -21,6 +20,51 @@ from protail._files._lock import FileLock, LockedError
 
 # What locking says where the file system has no locks.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+class OutputError(OSError):
+    """Say why something cannot be written, and what to do about it."""
+
+
+def explained(error: OSError, place: Path) -> OutputError:
+    """Turn what the system says into what is wrong with ``place`` and what to do.
+
+    Parameters
+    ----------
+    error : OSError
+        What was raised while writing.
+    place : Path
+        What was to be written.
+
+    Returns
+    -------
+    OutputError
+        One sentence on what is wrong, one on what to do.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from protail._files import explained
+    >>> print(explained(OSError(28, "No space left on device"), Path("model")).strerror)
+    model cannot be written: the disk is full. Free some space, or choose another place.
+    """
+    if isinstance(error, OutputError):
+        return error
+    reasons = {
+        errno.ENOSPC: "the disk is full. Free some space, or choose another place.",
+        errno.EDQUOT: "your quota is used up. Free some space, or choose another place.",
+        errno.EFBIG: "it is larger than files may be here. Choose another place.",
+        errno.EROFS: "the file system is read-only. Choose another place.",
+        errno.EACCES: "there is no permission to write here. Choose another place.",
+        errno.EPERM: "there is no permission to write here. Choose another place.",
+        errno.ENOTDIR: "a part of its path is a file, not a folder. Choose another place.",
+        errno.EEXIST: "a part of its path is a file, not a folder. Choose another place.",
+        errno.EINVAL: "this is no name for a file or folder. Choose another one.",
+        errno.ENAMETOOLONG: "its name is too long. Choose a shorter one.",
+    }
+    code = error.errno or 0
+    reason = reasons.get(code, f"{error.strerror or error}. Correct that, or choose another place.")
+    return OutputError(code, f"{place} cannot be written: {reason}")
 
 
 @contextmanager
@@ -206,23 +250,6 @@ def check_free(
         raise explained(error, Path(path)) from error
 
 
-def _check_permitted(place: Path, shown: Path, *, overwrite: bool) -> None:
-    # A writer that died may have left a folder aside: it is there, for `read_folder`.
-    is_there = os.path.lexists(place) or os.path.lexists(beside(place, "old"))
-    if is_there and not overwrite and not _is_empty_folder(place):
-        raise OutputError(
-            errno.EEXIST,
-            f"{shown} is already there; expected a free name. Choose another one, or allow it to "
-            "be replaced (overwrite=True, --overwrite).",
-        )
-    parents = place.absolute().parents
-    above = next((folder for folder in parents if os.path.exists(folder)), place)
-    if not above.is_dir():
-        raise explained(NotADirectoryError(errno.ENOTDIR, ""), shown)
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise explained(PermissionError(errno.EACCES, ""), shown)
-
-
 @contextmanager
 def _placing(path: str | os.PathLike[str], *, overwrite: bool, folder: bool) -> Iterator[Path]:
     """Give the place, with the folders above it; say what is wrong with it if something is."""
@@ -279,8 +306,21 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
 def _check_place(place: Path, shown: Path, *, overwrite: bool, folder: bool) -> None:
     """Raise unless a file or a folder may stand there; neither takes the other's place."""
     if not place.name:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    _check_permitted(place, shown, overwrite=overwrite)
+        raise OSError(errno.EINVAL, "no name")
+    # A writer that died may have left a folder aside: it is there, for `read_folder`.
+    is_there = os.path.lexists(place) or os.path.lexists(beside(place, "old"))
+    is_empty = place.is_dir() and not place.is_symlink() and not any(place.iterdir())
+    if is_there and not overwrite and not is_empty:
+        raise OutputError(
+            errno.EEXIST,
+            f"{shown} is already there; expected a free name. Choose another one, or allow it to "
+            "be replaced (overwrite=True, --overwrite).",
+        )
+    above = next((folder for folder in place.parents if os.path.exists(folder)), place)
+    if not above.is_dir():
+        raise OSError(errno.ENOTDIR, "no folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, "no permission")
     if os.path.lexists(place) and place.is_dir() != folder:
         here, wanted = ("a folder", "a file") if place.is_dir() else ("a file", "a folder")
         raise OutputError(
@@ -305,18 +345,13 @@ def _is_about_another_file(error: OSError, place: Path) -> bool:
     """Whether the block failed at something else than writing, such as reading its input."""
     if isinstance(error, OutputError) or not isinstance(error.filename, (str, os.PathLike)):
         return False
-    named = Path(os.path.realpath(error.filename))
+    named, ours = Path(os.path.realpath(error.filename)), str(beside(place, ""))
     inside = (named, *named.parents)
-    ours = beside(place, "").name
-    is_ours = any(each.parent == place.parent and each.name.startswith(ours) for each in inside)
-    return not is_ours and place not in inside and named not in place.parents
+    is_ours = place in inside or any(str(each).startswith(ours) for each in inside)
+    return not is_ours and named not in place.parents
 
 
 def _flush(file: Path) -> None:
     """Have the bytes on the disk before the name says that they are."""
     with file.open("r+b") as handle:
         os.fsync(handle.fileno())
-
-
-def _is_empty_folder(place: Path) -> bool:
-    return place.is_dir() and not place.is_symlink() and not any(place.iterdir())

@@ -16,13 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from protail._messages import not_installed, unknown_name
+from protail._messages import not_installed, unknown_name, why
 from protail.data.images.image_set import DataSet, DataSetError, ImageSet, reading
-from protail.data.images.long_tail import (
-    long_tailed_counts,
-    long_tailed_index,
-    subset_description,
-)
+from protail.data.images.long_tail import long_tailed_counts, long_tailed_index, subset_description
 from protail.data.images.registry import data_root, register_dataset
 
 
@@ -150,7 +146,6 @@ def _download(name: str, source: Source, root: Path, missing: list[str]) -> None
         root.mkdir(parents=True, exist_ok=True)
         reader(root=str(root), download=True)
     except Exception as error:  # the network, the disk, a damaged archive: each has its own error
-        reason = " ".join(str(error).split()) or type(error).__name__
         archive = root / reader.filename
         state = f"it is not in {root}"
         if archive.exists():
@@ -158,7 +153,7 @@ def _download(name: str, source: Source, root: Path, missing: list[str]) -> None
         elif len(missing) < len(source.files):
             state = f"{root / source.folder} is incomplete ({', '.join(missing)} missing)"
         raise DataSetError(
-            f"{name}: {state}, and it cannot be downloaded ({reason[:200]}); expected the folder "
+            f"{name}: {state}, and it cannot be downloaded ({why(error)}); expected the folder "
             f"{source.folder} in {root}. Download {reader.url} and unpack it there; delete what "
             "a broken download left."
         ) from error

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail._messages import first_few, not_installed, unknown_name
+from protail._messages import first_few, not_installed, unknown_name, upgrade_advice, why
 from protail.profile import ClassProfile, class_codes
 
 if TYPE_CHECKING:
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
 
 _ON_BAD_IMAGE = ("error", "skip")
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
-# What readers, Pillow's among them, raise when a file is cut short or something else.
-_DAMAGE: tuple[type[Exception], ...] = (
-    *(OSError, SyntaxError, ValueError, EOFError, LookupError),
-    *(struct.error, zlib.error),
-)
 
 
 class DataSetError(ValueError):
@@ -48,19 +41,25 @@ class DataSetError(ValueError):
 
 
 @contextmanager
-def reading(
-    path: str | os.PathLike[str], expected: str, *damage: type[Exception]
-) -> Iterator[None]:
+def reading(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
     """Turn what a damaged file makes its reader raise into a `DataSetError`."""
     try:
         yield
     except (DataSetError, ImportError):
         raise
-    except _DAMAGE + damage as error:
-        # The text of a KeyError is the bare key.
-        text = repr(error) if isinstance(error, KeyError) else " ".join(str(error).split())
-        reason = (text or type(error).__name__)[:200]
-        raise DataSetError(f"{path}: it cannot be read ({reason}); expected {expected}") from error
+    except Exception as error:  # what readers raise on damaged bytes is anything at all
+        raise DataSetError(
+            f"{path}: it cannot be read ({why(error)}); expected {expected}"
+        ) from error
+
+
+def check_version(path: Path, head: dict[str, Any], known: str, version: int) -> None:
+    """Raise unless the head of a file is of a format and version that can be read."""
+    if head["format"] != known or head["version"] > version:
+        raise DataSetError(
+            f"{path}: it is {head['format']!r}, version {head['version']}; expected {known!r}, "
+            f"version {version} or older. {upgrade_advice()}, or write it again."
+        )
 
 
 def pillow(purpose: str) -> Any:
@@ -101,7 +100,7 @@ def read_picture(path: str | os.PathLike[str]) -> Image:
         "a whole image file. Replace it, or leave such files out with on_bad_image='skip' "
         "(--on-bad-image skip)."
     )
-    with reading(path, expected, module.DecompressionBombError), module.open(path) as image:
+    with reading(path, expected), module.open(path) as image:
         if image.mode in _SIXTEEN_BITS:
             # Pillow would cut off everything above 255, not scale it.
             image = module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -131,19 +130,17 @@ def unreadable(paths: Sequence[Path]) -> list[int]:
     >>> unreadable([Path("no-such-image.jpg")])
     [0]
     """
+
+    def is_bad(path: Path) -> bool:
+        try:
+            read_picture(path)
+        except DataSetError:
+            return True
+        return False
+
     # Pillow lets other threads run while it decodes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fine = list(pool.map(_is_readable, paths, chunksize=64))
-    return np.flatnonzero(~np.array(fine, dtype=np.bool_)).tolist()
-
-
-def _is_readable(path: Path) -> bool:
-    """Say whether a picture file can be read."""
-    try:
-        read_picture(path)
-    except DataSetError:
-        return False
-    return True
+        return [place for place, bad in enumerate(pool.map(is_bad, paths)) if bad]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

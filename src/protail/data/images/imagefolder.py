@@ -39,17 +39,12 @@ def imagefolder(
     on_bad_image: str = "error",
 ) -> DataSet:
     """Your own photos: class folders, in train/val/test or split here."""
-    if root is None:
+    if root is None or not os.path.isdir(root):
         raise DataSetError(
-            "imagefolder: no folder is named; expected the one that holds the photos. Name it "
-            "(root=, --data-root)."
+            f"imagefolder: {root} is no folder; expected one that holds a folder of photos for "
+            "every class. Name it (root=, --data-root)."
         )
     folder = Path(root)
-    if not folder.is_dir():
-        raise DataSetError(
-            f"imagefolder: {folder} is no folder; expected one that holds a folder for every "
-            "class. Check the path."
-        )
     given = _given_parts(folder)
     if given:
         classes = _class_folders(given["train"])

@@ -157,7 +157,7 @@ def read_annotations(path: str | os.PathLike[str], n_classes: int = _N_SPECIES) 
     (('val/ant.jpg',), array([3]))
     """
     expected = "JSON with 'images' and 'annotations'. It may be cut short: fetch it again."
-    with reading(path, expected, TypeError, RecursionError):
+    with reading(path, expected):
         content = json.loads(Path(path).read_bytes())
         files = {image["id"]: str(image["file_name"]) for image in content["images"]}
         classes: dict[Any, int] = {}

@@ -16,19 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._files import new_file
-from protail._messages import upgrade_advice
 from protail.data.images.image_set import (
     DataSet,
     DataSetError,
     ImageSet,
+    check_version,
     pillow,
     reading,
 )
-from protail.data.images.long_tail import (
-    long_tailed_counts,
-    long_tailed_index,
-    subset_description,
-)
+from protail.data.images.long_tail import long_tailed_counts, long_tailed_index, subset_description
 
 _FORMAT, _VERSION = "protail-draw", 1
 _HEAD = "draw.json"
@@ -36,7 +32,6 @@ _HEAD = "draw.json"
 # 200 or sheets with several columns; the order of the images changes less than 0.4 %.
 _SHEET_PIXELS = 100 * 32 * 32
 _SHEET_HEIGHT = 16383  # the most WebP can hold
-_DAMAGE = (TypeError, RuntimeError, MemoryError, ArithmeticError, zipfile.BadZipFile)
 
 
 class OtherDrawError(DataSetError):
@@ -154,13 +149,9 @@ def load_draw(
             f"{path}: there is no such file; expected an exported subset. Check the path."
         )
     expected = "a whole exported subset. It may be cut short or damaged: copy or export it again."
-    with reading(place, expected, *_DAMAGE), zipfile.ZipFile(place) as file:
+    with reading(place, expected), zipfile.ZipFile(place) as file:
         head = json.loads(file.read(_HEAD))
-        if head["format"] != _FORMAT or head["version"] > _VERSION:
-            raise DataSetError(
-                f"{path}: it is {head['format']!r}, version {head['version']}; expected "
-                f"{_FORMAT!r}, version {_VERSION} or older. {upgrade_advice()}, or export it again."
-            )
+        check_version(place, head, _FORMAT, _VERSION)
         parts = {part: _read_part(file, part, head) for part in head["parts"]}
         stored = DataSet(head["name"], description=head["description"], group_counts=None, **parts)
     wanted = {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}

@@ -53,16 +53,6 @@ class CsvTable:
                     )
                 yield reader.line_num, cells
 
-    def count(self) -> int:
-        """Count the rows."""
-        with self._path.open(encoding="utf-8-sig") as text:
-            n_lines = 0
-            for line in text:
-                if '"' in line:  # it may hide line ends
-                    return sum(1 for _ in self.records())
-                n_lines += line != "\n"
-        return n_lines - 1
-
     def labels(self, place: int) -> NDArray[Any]:
         """Read a column of labels."""
         return _columns.labels_of_lines((line, cells[place]) for line, cells in self.records())
@@ -95,7 +85,7 @@ class CsvFile(FeatureFile):
         _, first = next(self._table.records(), (0, None))
         if first is None:
             raise FaultError("it has no rows; expected rows below its header. Write it again.")
-        header, named = self._table.header, self._table.named
+        named = self._table.named
         numeric = {name: _number(first[place]) is not None for name, place in named.items()}
         contents = {name: repr(first[place][:20]) for name, place in named.items()}
         features, label, kept = _columns.choose(numeric, contents, wanted)
@@ -105,16 +95,13 @@ class CsvFile(FeatureFile):
         used = {self._label, *self._places, *self._kept}
         self.width, self.dtype = len(self._places), np.dtype(np.float64)
         self.names, self.columns = features, list(named)
-        self.ignored = [
-            name or f"column {place + 1}, without a name"
-            for place, name in enumerate(header)
-            if place not in used
-        ]
+        unused = [each for each in enumerate(self._table.header, 1) if each[0] - 1 not in used]
+        self.ignored = [name or f"column {number}, without a name" for number, name in unused]
         self.kept = dict.fromkeys(kept, "string")
         self.has_labels = self._label is not None
 
     def _count(self) -> int:
-        return self._table.count()
+        return sum(1 for _ in self._table.records())
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         records = islice(self._table.records(), start, None)

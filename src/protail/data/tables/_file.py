@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._files import OutputError
-from protail._messages import not_installed
+from protail._messages import not_installed, why
 from protail.data.tables._rows import gather, rows_a_block
 
 _LISTED = 20
@@ -44,9 +44,9 @@ class FaultError(Exception):
 
 
 @contextmanager
-def reading(path: Path, kind: str | None = None) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn whatever is wrong with a file, or its reader makes of it, into a `FeatureFileError`."""
-    kind = kind or path.suffix.lower().removeprefix(".") or "feature"
+    kind = path.suffix.lower().removeprefix(".") or "feature"
     try:
         yield
     except (FeatureFileError, OutputError):
@@ -60,13 +60,11 @@ def reading(path: Path, kind: str | None = None) -> Iterator[None]:
         ) from error
     except PermissionError as error:
         raise FeatureFileError(
-            f"{path}: there is no permission to read it; expected a readable file. Change its "
-            "permissions."
+            f"{path}: there is no permission to read it; expected a readable file. Change that."
         ) from error
     except Exception as error:  # what readers raise on damaged bytes is anything at all
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise FeatureFileError(
-            f"{path}: it cannot be read ({reason[:200]}); expected a whole {kind} file. It may be "
+            f"{path}: it cannot be read ({why(error)}); expected a whole {kind} file. It may be "
             "cut short or damaged: write or copy it again."
         ) from error
 
@@ -90,12 +88,12 @@ class Wanted:
     keep: tuple[str, ...]
 
     def check_no_columns(self) -> None:
-        """Raise where columns are chosen although one array holds all features."""
+        """Raise where columns are chosen although one array or column holds all features."""
         if self.columns is not None or self.exclude:
             option = "exclude" if self.columns is None else "columns"
             raise FaultError(
-                f"its features are one array without names, and {option} was given; expected a "
-                f"table, whose columns have names. Leave {option}= / --{option} out."
+                f"its features are one array or column, and {option} was given; expected one of "
+                f"them. Leave {option}= / --{option} out."
             )
 
 
