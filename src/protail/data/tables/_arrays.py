@@ -89,19 +89,18 @@ class StoredArray:
                 while stream.read(BLOCK_BYTES):
                     pass
             self._is_checked = True
-        order = "F" if self.fortran else "C"
-        return np.memmap(path, self.dtype, "r", self.offset, self.shape, order)
+        rows = np.memmap(path, self.dtype, "r", self.offset, self._stored)
+        return rows.T if self.fortran else rows
 
     def blocks(self, path: Path, start: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield fresh blocks of ``size`` rows of a 2-d array, as floats."""
         if self.compressed and not self.fortran:
-            yield from map(self._floats, self._decompressed(path, self.shape, start, size))
+            yield from map(self._floats, self._decompressed(path, start, size))
             return
         if self.compressed:  # columns: rows can only be had once all of them are there
-            across = self.shape[1], self.shape[0]
-            size_across = rows_a_block(across[1] * self.dtype.itemsize)
-            columns = self._decompressed(path, across, 0, size_across)
-            rows = gather(columns, across, self.dtype).T
+            columns_a_block = rows_a_block(self.shape[0] * self.dtype.itemsize)
+            columns = self._decompressed(path, 0, columns_a_block)
+            rows = gather(columns, (self.shape[1], self.shape[0]), self.dtype).T
         else:
             rows = self.mapped(path)
         for first in range(start, self.shape[0], size):
@@ -109,27 +108,29 @@ class StoredArray:
 
     def whole(self, path: Path) -> NDArray[Any]:
         """Read a 1-d array, bytes as text."""
-        if self.compressed:
-            with zipfile.ZipFile(path) as archive:
-                content = archive.read(str(self.member))
-            values = np.frombuffer(content, self.dtype, self.shape[0], self.offset)
-        else:
-            values = np.array(self.mapped(path))
+        blocks = (
+            self._decompressed(path, 0, BLOCK_BYTES) if self.compressed else [self.mapped(path)]
+        )
+        values = np.concatenate([*blocks])
         return np.strings.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def _decompressed(
-        self, path: Path, shape: tuple[int, ...], start: int, size: int
-    ) -> Iterator[NDArray[Any]]:
-        """Yield blocks of an array of this shape, as it lies in the member."""
-        row_bytes = shape[1] * self.dtype.itemsize
+    @property
+    def _stored(self) -> tuple[int, ...]:
+        """The shape as it lies in the file, row after row."""
+        return self.shape[::-1] if self.fortran else self.shape
+
+    def _decompressed(self, path: Path, start: int, size: int) -> Iterator[NDArray[Any]]:
+        """Yield blocks of the array as it lies in the member."""
+        total, *others = self._stored
+        row_bytes = math.prod(others) * self.dtype.itemsize
         with zipfile.ZipFile(path) as archive, archive.open(str(self.member)) as stream:
             stream.seek(self.offset + start * row_bytes)
-            for first in range(start, shape[0], size):
-                n_rows = min(size, shape[0] - first)
+            for first in range(start, total, size):
+                n_rows = min(size, total - first)
                 raw = stream.read(n_rows * row_bytes)
-                if first + n_rows == shape[0]:
+                if first + n_rows == total:
                     stream.read(1)  # at the very end the checksum is compared
-                yield np.frombuffer(raw, self.dtype).reshape(n_rows, shape[1])
+                yield np.frombuffer(raw, self.dtype).reshape(n_rows, *others)
 
     def _floats(self, raw: NDArray[Any]) -> NDArray[Any]:
         if self.type_name == _BFLOAT16:
@@ -210,7 +211,7 @@ class ArrayFile(FeatureFile):
         label = _columns.choose_label(wanted, arrays, flat, map(str, arrays.values()))
         self._label = None if label is None else arrays[label]
         self._kept = [arrays[name] for name in _columns.find_columns("keep", wanted.keep, arrays)]
-        self.width = self._array.shape[1]
+        self.n_rows, self.width = self._array.shape
         self.dtype = self._array.row_dtype
         used = (self._array, self._label, *self._kept)
         self.ignored = [name for name, array in arrays.items() if array not in used]
@@ -219,9 +220,6 @@ class ArrayFile(FeatureFile):
         # Not where labels only happen to be there: who wants rows alone may have them.
         if self._label is not None and (wanted.need_labels or wanted.labels is not None):
             _check_label(self._label, self.n_rows)
-
-    def _count(self) -> int:
-        return self._array.shape[0]
 
     def rows(self) -> NDArray[Any]:
         if self._array.compressed or self._array.dtype != self.dtype:

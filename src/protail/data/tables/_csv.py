@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted, listed
+from protail.data.tables._file import FaultError, FeatureFile, Wanted, listed, reading
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
@@ -100,8 +101,10 @@ class CsvFile(FeatureFile):
         self.kept = dict.fromkeys(kept, "string")
         self.has_labels = self._label is not None
 
-    def _count(self) -> int:
-        return sum(1 for _ in self._table.records())
+    @cached_property
+    def n_rows(self) -> int:  # type: ignore[override]
+        with reading(self.path):
+            return sum(1 for _ in self._table.records())
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         records = islice(self._table.records(), start, None)

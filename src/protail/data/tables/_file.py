@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,6 +135,7 @@ class FeatureFile(ABC):
     [(1, 2), (1, 2)]
     """
 
+    n_rows: int
     width: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
@@ -147,11 +147,6 @@ class FeatureFile(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @cached_property
-    def n_rows(self) -> int:
-        with reading(self.path):
-            return self._count()
 
     def labels(self) -> NDArray[Any]:
         """Read one label for each row.
@@ -225,10 +220,6 @@ class FeatureFile(ABC):
     def _guarded(self, items: Iterator[Given]) -> Iterator[Given]:
         with reading(self.path):
             yield from items
-
-    @abstractmethod
-    def _count(self) -> int:
-        """Count the rows."""
 
     @abstractmethod
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
