@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,12 +245,11 @@ class ImageSet:
         ('c.png', 'a.png')
         """
         chosen = np.arange(len(self))[np.asarray(index)]
-        return ImageSet(
+        return replace(
+            self,
             labels=self.labels[chosen],
-            classes=self.classes,
             pixels=None if self.pixels is None else self.pixels[chosen],
             files=None if self.files is None else tuple(self.files[i] for i in chosen),
-            folder=self.folder,
             origin=None if self.origin is None else self.origin[chosen],
         )
 
@@ -376,13 +375,8 @@ class DataSet:
     @property
     def parts(self) -> dict[str, ImageSet]:
         """The parts there are, by name."""
-        parts = {
-            "train": self.train,
-            "classifier_train": self.classifier_train,
-            "validation": self.validation,
-            "test": self.test,
-        }
-        return {name: images for name, images in parts.items() if images is not None}
+        names = ("train", "classifier_train", "validation", "test")
+        return {name: images for name in names if (images := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(images)} {part}" for part, images in self.parts.items())

@@ -24,11 +24,10 @@ ENDINGS = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
 )
-_FOLDERS = {
-    "train": ("train",),
-    "test": ("test",),
-    "validation": ("val", "valid", "validation"),
-}
+# Which part a folder of this name holds; where there are several, the last one counts.
+_FOLDERS = {"train": "train", "test": "test"} | dict.fromkeys(
+    ("validation", "valid", "val"), "validation"
+)
 
 
 @register_dataset("imagefolder")
@@ -70,21 +69,17 @@ def imagefolder(
 
 def _given_parts(root: Path) -> dict[str, Path]:
     """Find the folders of train, test and validation; nothing where classes lie in ``root``."""
-    parts = {
-        part: next((root / name for name in names if (root / name).is_dir()), None)
-        for part, names in _FOLDERS.items()
-    }
-    if parts["train"] is None:
+    parts = {part: root / name for name, part in _FOLDERS.items() if (root / name).is_dir()}
+    if "train" not in parts:
         return {}
-    if parts["test"] is None:
-        # A validation set that is all there is to test on.
-        parts |= {"test": parts["validation"], "validation": None}
-    if parts["test"] is None:
+    if "test" not in parts and "validation" in parts:
+        parts["test"] = parts.pop("validation")  # all there is to test on
+    if "test" not in parts:
         raise DataSetError(
             f"imagefolder: {root} has a folder train, but no test; expected both. To have it split "
             f"here, name {parts['train']} itself."
         )
-    return {part: folder for part, folder in parts.items() if folder is not None}
+    return parts
 
 
 def _class_folders(root: Path) -> list[str]:

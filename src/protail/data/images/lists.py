@@ -45,7 +45,10 @@ def _register(name: str, title: str, n_classes: int, *choices: dict[str, str]) -
                 f"{name}: files are missing in {place}; expected {wanted}. Name the folder that "
                 "holds them (lists=, --lists) and the folder of the images (root=, --data-root)."
             )
-        listed = {part: _read(place / file, n_classes) for part, file in whole[0].items()}
+        listed = {}
+        for part, file in whole[0].items():
+            read = read_annotations if file.endswith(".json") else read_list
+            listed[part] = read(place / file, n_classes)
         classes = _class_names(*listed["train"], n_classes)
         parts = {
             part: ImageSet(labels, classes, files=files, folder=folder)
@@ -54,11 +57,6 @@ def _register(name: str, title: str, n_classes: int, *choices: dict[str, str]) -
         return assemble(name, parts, on_bad_image=on_bad_image, check_files=check_files)
 
     load.__doc__ = title
-
-
-def _read(path: Path, n_classes: int) -> Listed:
-    """Read a file of either kind."""
-    return (read_annotations if path.suffix == ".json" else read_list)(path, n_classes)
 
 
 def read_list(path: str | os.PathLike[str], n_classes: int) -> Listed:
