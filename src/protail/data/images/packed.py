@@ -171,21 +171,15 @@ def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
     has = stored.description
     if all(has.get(name) == value for name, value in wanted.items()):
         return stored
-    for name in ("selection", "seed"):
-        if wanted.get(name, has.get(name)) != has.get(name):
-            raise OtherDrawError(
-                f"{place}: it was drawn with {name}={has.get(name)!r}; {name}={wanted[name]!r} "
-                "needs the original data. Load that by its name."
-            )
-    if "n_max" not in has:
+    about, there = {**has, **wanted}, stored.train.profile.counts
+    if "n_max" not in has or any(about[name] != has[name] for name in ("selection", "seed")):
         raise OtherDrawError(
-            f"{place}: data set {stored.name!r} was not cut to a long tail; expected no option "
-            f"{' or '.join(wanted)}."
+            f"{place}: it holds a subset of {_in_words(has) or 'no imbalance'}, which does not "
+            f"give {_in_words(wanted)}. Load the original data by its name."
         )
-    about = {**has, **wanted}
     imbalance, kind = about["imbalance"], about["kind"]
-    counts = long_tailed_counts(about["n_max"], len(stored.train.classes), imbalance, kind)
-    if (counts > stored.train.profile.counts).any():
+    counts = long_tailed_counts(about["n_max"], len(there), imbalance, kind)
+    if (counts > there).any():
         raise OtherDrawError(
             f"{place}: it holds imbalance {has['imbalance']} ({has['kind']}), too few images for "
             f"imbalance {imbalance} ({kind}). Ask for a higher imbalance, or load the original "
@@ -203,6 +197,10 @@ def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
         classifier_train=None if other is None else cut(other),
         description=subset_description(**about),
     )
+
+
+def _in_words(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def _write(file: zipfile.ZipFile, name: str, content: bytes, method: int) -> None:
