@@ -12,6 +12,7 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -208,18 +209,19 @@ class ArrayFile(FeatureFile):
         arrays = {array.name: array for array in _HEADS[path.suffix.lower()](path)}
         self._array = _choose_features(arrays, wanted.features)
         flat = [name for name, array in arrays.items() if len(array.shape) == 1]
-        label = _columns.choose_label(wanted, arrays, flat, map(str, arrays.values()))
-        self._label = None if label is None else arrays[label]
+        name = _columns.choose_label(wanted, arrays, flat, map(str, arrays.values()))
+        label = None if name is None else arrays[name]
         self._kept = [arrays[name] for name in _columns.find_columns("keep", wanted.keep, arrays)]
         self.n_rows, self.width = self._array.shape
         self.dtype = self._array.row_dtype
-        used = (self._array, self._label, *self._kept)
+        used = (self._array, label, *self._kept)
         self.ignored = [name for name, array in arrays.items() if array not in used]
-        self.has_labels = self._label is not None
         self.kept = {array.name: self._kept_type(array) for array in self._kept}
-        # Not where labels only happen to be there: who wants rows alone may have them.
-        if self._label is not None and (wanted.need_labels or wanted.labels is not None):
-            _check_label(self._label, self.n_rows)
+        if label is not None:
+            self.read_labels = partial(read_labels, label, path, self.n_rows)
+            # Not where labels only happen to be there: who wants rows alone may have them.
+            if wanted.need_labels or wanted.labels is not None:
+                _check_label(label, self.n_rows)
 
     def rows(self) -> NDArray[Any]:
         if self._array.compressed or self._array.dtype != self.dtype:
@@ -229,11 +231,6 @@ class ArrayFile(FeatureFile):
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         return self._array.blocks(self.path, start, size)
-
-    def _read_labels(self) -> NDArray[Any]:
-        assert self._label is not None
-        _check_label(self._label, self.n_rows)
-        return _columns.checked_labels(self._label.whole(self.path))
 
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
         columns = (array.whole(self.path)[start:].tolist() for array in self._kept)
@@ -249,9 +246,8 @@ class ArrayFile(FeatureFile):
         return kinds.get(array.dtype.kind, "string")
 
 
-def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
-    """Read an npy file of labels."""
-    (array,) = npy_arrays(path)
+def read_labels(array: StoredArray, path: Path, n_rows: int) -> NDArray[Any]:
+    """Read an array of labels, one for each row."""
     _check_label(array, n_rows)
     return _columns.checked_labels(array.whole(path))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
@@ -90,16 +90,17 @@ class CsvFile(FeatureFile):
         numeric = {name: _number(first[place]) is not None for name, place in named.items()}
         contents = {name: repr(first[place][:20]) for name, place in named.items()}
         features, label, kept = _columns.choose(numeric, contents, wanted)
-        self._label = None if label is None else named[label]
         self._places = [named[name] for name in features]
         self._kept = [named[name] for name in kept]
-        used = {self._label, *self._places, *self._kept}
+        used = {*self._places, *self._kept}
+        if label is not None:
+            used.add(named[label])
+            self.read_labels = partial(self._table.labels, named[label])
         self.width, self.dtype = len(self._places), np.dtype(np.float64)
         self.names, self.columns = features, list(named)
         unused = [each for each in enumerate(self._table.header, 1) if each[0] - 1 not in used]
         self.ignored = [name or f"column {number}, without a name" for number, name in unused]
         self.kept = dict.fromkeys(kept, "string")
-        self.has_labels = self._label is not None
 
     @cached_property
     def n_rows(self) -> int:  # type: ignore[override]
@@ -123,10 +124,6 @@ class CsvFile(FeatureFile):
                     "the first row. Correct that cell, or remove the column."
                 )
         return np.array(list(map(_number, chosen)), self.dtype)
-
-    def _read_labels(self) -> NDArray[Any]:
-        assert self._label is not None
-        return self._table.labels(self._label)
 
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
         for _, cells in islice(self._table.records(), start, None):

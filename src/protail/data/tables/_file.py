@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,11 +142,14 @@ class FeatureFile(ABC):
     columns: list[str] | None = None
     ignored: list[str]
     kept: dict[str, str]
-    has_labels: bool
-    _labels_file: tuple[Path, str | None] | None = None
+    read_labels: Callable[[], NDArray[Any]] | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def has_labels(self) -> bool:
+        return self.read_labels is not None
 
     def labels(self) -> NDArray[Any]:
         """Read one label for each row.
@@ -157,13 +160,11 @@ class FeatureFile(ABC):
             Whole numbers or names, none of them missing.
         """
         with reading(self.path):
-            if self._labels_file is not None:
-                return _labels_of_file(*self._labels_file, self.path, self.n_rows)
-            if not self.has_labels:
+            if self.read_labels is None:
                 raise FaultError(
                     "it has no labels; expected labels. Name them with labels= / --labels."
                 )
-            return self._read_labels()
+            return self.read_labels()
 
     def rows(self) -> NDArray[Any]:
         """Give all rows at once, without a copy where the format allows.
@@ -228,10 +229,6 @@ class FeatureFile(ABC):
     @abstractmethod
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
         """Yield what is kept of each row from ``start`` on."""
-
-    @abstractmethod
-    def _read_labels(self) -> NDArray[Any]:
-        """Read and check the labels; only called where there are some."""
 
 
 def open_features(
@@ -321,8 +318,7 @@ def open_features(
     with reading(place):
         file = _opened(place, wanted)
     if labels_file is not None:
-        file._labels_file = _checked_labels_file(Path(labels_file), labels)
-        file.has_labels = True
+        file.read_labels = _labels_of_file(Path(labels_file), labels, file)
     return file
 
 
@@ -366,7 +362,12 @@ def _opened(path: Path, wanted: Wanted) -> FeatureFile:
     return ArrayFile(path, wanted)
 
 
-def _checked_labels_file(path: Path, column: str | None) -> tuple[Path, str | None]:
+def _labels_of_file(
+    path: Path, column: str | None, file: FeatureFile
+) -> Callable[[], NDArray[Any]]:
+    """Check that a file may hold labels, and give what reads one for each row of ``file``."""
+    from protail.data.tables import _arrays, _columns, _csv
+
     with reading(path):
         ending = _checked_ending(path, "a file of labels", (".npy", ".csv", ".tsv", ".txt"))
         if column is not None and ending in (".npy", ".txt"):
@@ -374,26 +375,23 @@ def _checked_labels_file(path: Path, column: str | None) -> tuple[Path, str | No
                 f"labels={column!r} was given, and there are no names in such a file; expected the "
                 "labels alone. Leave labels= / --labels out."
             )
-    return path, column
 
+    def read() -> NDArray[Any]:
+        with reading(path):
+            if ending == ".npy":
+                (array,) = _arrays.npy_arrays(path)
+                return _arrays.read_labels(array, path, file.n_rows)
+            if ending == ".txt":
+                lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+                labels, hint = _columns.labels_of_lines(enumerate(lines, 1)), ""
+            else:
+                labels = _csv.read_labels(path, column)
+                hint = " Its first line was taken for the name of the column."
+            if len(labels) != file.n_rows:
+                raise FaultError(
+                    f"it has {len(labels)} labels, and {file.path} has {file.n_rows} rows; "
+                    f"expected one for each row, in the same order. Write them again.{hint}"
+                )
+            return labels
 
-def _labels_of_file(path: Path, column: str | None, features: Path, n_rows: int) -> NDArray[Any]:
-    """Read a file of one label for each row of a feature file."""
-    from protail.data.tables import _arrays, _columns, _csv
-
-    ending, hint = path.suffix.lower(), ""
-    with reading(path):
-        if ending == ".npy":
-            labels = _arrays.read_labels(path, n_rows)
-        elif ending == ".txt":
-            lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
-            labels = _columns.labels_of_lines(enumerate(lines, 1))
-        else:
-            labels = _csv.read_labels(path, column)
-            hint = " Its first line was taken for the name of the column."
-        if len(labels) != n_rows:
-            raise FaultError(
-                f"it has {len(labels)} labels, and {features} has {n_rows} rows; expected one "
-                f"label for each row. Write them again, in the same order.{hint}"
-            )
-        return labels
+    return read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,19 @@ class ParquetFile(FeatureFile):
             _columns.check_distinct(schema.names)
             kinds = {name: schema.field(name).type for name in schema.names}
             chosen, self._is_list = _choose_columns(kinds, schema.pandas_metadata or {}, wanted)
-            self._features, self._label, kept = chosen
+            self._features, label, kept = chosen
             if self._is_list:
                 kind = kinds[self._features[0]]
                 self.width, self.dtype = self._list_width(file, kind), _row_dtype(kind.value_type)
             else:
                 self.width, self.names = len(self._features), self._features
                 self.dtype = np.result_type(*(_row_dtype(kinds[name]) for name in self._features))
-        used = {*self._features, self._label, *kept}
+        used = {*self._features, label, *kept}
         self.columns = list(kinds)
         self.ignored = [name for name in kinds if name not in used]
         self.kept = {name: _kept_type(name, kinds[name]) for name in kept}
-        self.has_labels = self._label is not None
+        if label is not None:
+            self.read_labels = partial(self._read_labels, label)
 
     def _opened(self) -> Any:
         # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
@@ -115,9 +117,9 @@ class ParquetFile(FeatureFile):
                 columns = (_plain(batch.column(n), kind) for n, kind in self.kept.items())
                 yield from zip(*columns, strict=True)
 
-    def _read_labels(self) -> NDArray[Any]:
+    def _read_labels(self, name: str) -> NDArray[Any]:
         with self._opened() as file:
-            column = file.read(columns=[self._label]).column(self._label)
+            column = file.read(columns=[name]).column(name)
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if column.null_count:
