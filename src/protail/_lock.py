@@ -71,7 +71,7 @@ class FileLock:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> from protail._files import FileLock, LockedError
+    >>> from protail._lock import FileLock, LockedError
     >>> path = Path(tempfile.mkdtemp()) / "lock"
     >>> lock = FileLock(path)
     >>> try:
