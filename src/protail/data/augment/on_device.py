@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from protail._messages import unknown_name
 from protail.data import stream_key, whole_number
-from protail.data.augment._policies import (
-    RANDAUGMENT_LARGEST,
-    Policy,
-    autoaugment_actions,
-    randaugment_actions,
-)
-from protail.data.augment._steps import BLUR_REACH, CropFlip, Cutout, Rotate, SimCLR, Size, Step
+from protail.data.augment._steps import Size, Step, make_step
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
@@ -237,27 +231,10 @@ def make_augment(
     check_names(names, NAMES)
     size = (whole_number("size", size[0], 1), whole_number("size", size[1], 1))
     pad, cutout = whole_number("pad", pad, 0), whole_number("cutout", cutout, 2)
-    if not 0 <= fill <= 255:
-        raise ValueError(f"fill={fill!r}; expected a level of 0 to 255.")
-    if not 0 <= magnitude <= RANDAUGMENT_LARGEST:
-        raise ValueError(f"magnitude={magnitude!r}; expected 0 to {RANDAUGMENT_LARGEST}.")
-    if "simclr" in names and min(size) <= BLUR_REACH:
-        raise ValueError(f"size={size!r}; simclr needs at least {BLUR_REACH + 1} pixels a side.")
-
-    def step(name: str) -> Step:
-        if name in ("crop", "flip", "crop+flip"):
-            return CropFlip(size, pad, crop="crop" in name, flip="flip" in name)
-        if name == "randaugment":
-            return Policy(name, [[randaugment_actions(magnitude, size)]] * 2, size, fill)
-        if name.startswith("autoaugment"):
-            return Policy(name, autoaugment_actions(name, size), size, fill)
-        if name == "cutout":
-            return Cutout(size, cutout)
-        return Rotate(size) if name == "rotate" else SimCLR(size)
-
     # A crop and the flip right after it are one step: one look-up does both.
     fused = " ".join(names).replace("crop flip", "crop+flip").split()
-    steps = [step(name) for name in fused]
+    options = {"pad": pad, "fill": fill, "cutout": cutout, "magnitude": magnitude}
+    steps = [make_step(name, size, **options) for name in fused]
     return Augment(steps, size, mean=mean, std=std, seed=seed, channels_last=channels_last)
 
 
