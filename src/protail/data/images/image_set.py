@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail._messages import first_few, not_installed, unknown_name, upgrade_advice, why
+from protail._messages import not_installed, upgrade_advice, why
 from protail.profile import ClassProfile, class_codes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_ON_BAD_IMAGE = ("error", "skip")
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
 
@@ -420,65 +419,3 @@ def same_content(images: ImageSet) -> NDArray[np.int64]:
         for size, path in zip(sizes, images.paths, strict=True)
     )
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-
-
-def assemble(
-    name: str,
-    parts: dict[str, ImageSet],
-    *,
-    on_bad_image: str = "error",
-    check_files: bool = True,
-    already_skipped: int = 0,
-    description: dict[str, Any] | None = None,
-) -> DataSet:
-    """Make a data set of image files: check that they are there, maybe skip unreadable ones."""
-    if check_files:
-        for images in parts.values():
-            _check_there(name, images)
-    kept = {part: readable(name, images, on_bad_image, part) for part, images in parts.items()}
-    skipped = sum(len(parts[part]) - len(kept[part]) for part in parts)
-    return DataSet(
-        name=name,
-        train=kept["train"],
-        test=kept["test"],
-        validation=kept.get("validation"),
-        description={
-            **(description or {}),
-            "empty_classes": int((kept["train"].profile.counts == 0).sum()),
-            "images_skipped": already_skipped + skipped,
-        },
-    )
-
-
-def _check_there(name: str, images: ImageSet) -> None:
-    """Raise where files of images are missing."""
-    missing = [path for path in images.paths if not os.path.isfile(path)]
-    if missing:
-        raise DataSetError(
-            f"{name}: {len(missing)} of {len(images)} image files are not there "
-            f"({first_few(missing)}); expected all that are listed. Check the folder of the images "
-            "(root=, --data-root), or take the missing ones out of the list."
-        )
-
-
-def readable(name: str, images: ImageSet, on_bad_image: str, part: str) -> ImageSet:
-    """Read all images and leave out bad ones with "skip"; read none with "error"."""
-    if on_bad_image not in _ON_BAD_IMAGE:
-        raise ValueError(unknown_name("on_bad_image", on_bad_image, _ON_BAD_IMAGE))
-    bad = unreadable(images.paths) if on_bad_image == "skip" else []
-    if not bad:
-        return images
-    if len(bad) == len(images):
-        raise DataSetError(
-            f"{name}: none of {len(images)} images can be read ({first_few(images.paths)}); "
-            "expected image files. Check the folder."
-        )
-    kept = images.subset(np.setdiff1d(np.arange(len(images)), bad))
-    lost = np.flatnonzero((images.profile.counts > 0) & (kept.profile.counts == 0))
-    if part == "train" and lost.size:
-        raise DataSetError(
-            f"{name}: no training image of {first_few([images.classes[code] for code in lost])} "
-            "can be read; expected one at least of every class. Replace the images, or take the "
-            "class out."
-        )
-    return kept
