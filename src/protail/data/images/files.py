@@ -60,33 +60,29 @@ def imagefolder(
         )
     folder = Path(root)
     given = _given_parts(folder)
-    if given:
-        classes = _class_folders(given["train"])
-        parts = {part: _read_class_folders(place, classes) for part, place in given.items()}
-        description = {"split": {part: place.name for part, place in given.items()}}
-        return assemble("imagefolder", parts, on_bad_image=on_bad_image, description=description)
-    everything = _read_class_folders(folder, _class_folders(folder))
-    # Before the split: a rare class must not lose what it was to be trained on.
-    fine = readable("imagefolder", everything, on_bad_image, "train")
-    train, test = split(fine.labels, share=test_share, groups=same_content(fine), seed=seed)
-    if not test.size:
-        raise DataSetError(
-            f"imagefolder: {folder} has one image, or copies of one, in every class; expected two "
-            "of some class, one of them to test on. Add images."
-        )
-    return assemble(
-        "imagefolder",
-        {"train": fine.subset(train), "test": fine.subset(test)},
-        already_skipped=len(everything) - len(fine),
-        description={"split": {"test_share": test_share, "seed": seed}},
-    )
+    classes = _class_folders(given["train"])
+    listed = {part: _read_class_folders(place, classes) for part, place in given.items()}
+    # Before a split: a rare class must not lose what it was to be trained on.
+    parts = _readable("imagefolder", listed, on_bad_image)
+    how: dict[str, Any] = {part: place.name for part, place in given.items()}
+    if "test" not in given:
+        images, how = parts["train"], {"test_share": test_share, "seed": seed}
+        groups = same_content(images)
+        train, test = split(images.labels, share=test_share, groups=groups, seed=seed)
+        if not test.size:
+            raise DataSetError(
+                f"imagefolder: {folder} has one image, or copies of one, in every class; expected "
+                "two of some class, one of them to test on. Add images."
+            )
+        parts = {"train": images.subset(train), "test": images.subset(test)}
+    return _assembled("imagefolder", listed, parts, {"split": how})
 
 
 def _given_parts(root: Path) -> dict[str, Path]:
-    """Find the folders of train, test and validation; nothing where classes lie in ``root``."""
+    """Find the folders of train, test and validation; ``root`` alone where classes lie in it."""
     parts = {part: root / name for name, part in _FOLDERS.items() if (root / name).is_dir()}
     if "train" not in parts:
-        return {}
+        return {"train": root}
     if "test" not in parts and "validation" in parts:
         parts["test"] = parts.pop("validation")  # all there is to test on
     if "test" not in parts:
@@ -169,7 +165,10 @@ def _register(name: str, title: str, n_classes: int, *choices: dict[str, str]) -
             part: ImageSet(labels, classes, files=files, folder=folder)
             for part, (files, labels) in listed.items()
         }
-        return assemble(name, parts, on_bad_image=on_bad_image, check_files=check_files)
+        if check_files:
+            for images in parts.values():
+                _check_there(name, images)
+        return _assembled(name, parts, _readable(name, parts, on_bad_image), {})
 
     load.__doc__ = title
 
@@ -337,34 +336,6 @@ _register(
 )
 
 
-def assemble(
-    name: str,
-    parts: dict[str, ImageSet],
-    *,
-    on_bad_image: str = "error",
-    check_files: bool = True,
-    already_skipped: int = 0,
-    description: dict[str, Any] | None = None,
-) -> DataSet:
-    """Make a data set of image files: check that they are there, maybe skip unreadable ones."""
-    if check_files:
-        for images in parts.values():
-            _check_there(name, images)
-    kept = {part: readable(name, images, on_bad_image, part) for part, images in parts.items()}
-    skipped = sum(len(parts[part]) - len(kept[part]) for part in parts)
-    return DataSet(
-        name=name,
-        train=kept["train"],
-        test=kept["test"],
-        validation=kept.get("validation"),
-        description={
-            **(description or {}),
-            "empty_classes": int((kept["train"].profile.counts == 0).sum()),
-            "images_skipped": already_skipped + skipped,
-        },
-    )
-
-
 def _check_there(name: str, images: ImageSet) -> None:
     """Raise where files of images are missing."""
     missing = [path for path in images.paths if not os.path.isfile(path)]
@@ -376,24 +347,34 @@ def _check_there(name: str, images: ImageSet) -> None:
         )
 
 
-def readable(name: str, images: ImageSet, on_bad_image: str, part: str) -> ImageSet:
+def _readable(name: str, listed: dict[str, ImageSet], on_bad_image: str) -> dict[str, ImageSet]:
     """Read all images and leave out bad ones with "skip"; read none with "error"."""
     if on_bad_image not in _ON_BAD_IMAGE:
         raise ValueError(unknown_name("on_bad_image", on_bad_image, _ON_BAD_IMAGE))
-    bad = unreadable(images.paths) if on_bad_image == "skip" else []
-    if not bad:
-        return images
-    if len(bad) == len(images):
-        raise DataSetError(
-            f"{name}: none of {len(images)} images can be read ({first_few(images.paths)}); "
-            "expected image files. Check the folder."
-        )
-    kept = images.subset(np.setdiff1d(np.arange(len(images)), bad))
-    lost = np.flatnonzero((images.profile.counts > 0) & (kept.profile.counts == 0))
-    if part == "train" and lost.size:
-        raise DataSetError(
-            f"{name}: no training image of {first_few([images.classes[code] for code in lost])} "
-            "can be read; expected one at least of every class. Replace the images, or take the "
-            "class out."
-        )
-    return kept
+    if on_bad_image == "error":
+        return listed
+    parts = {}
+    for part, images in listed.items():
+        fine = np.setdiff1d(np.arange(len(images)), unreadable(images.paths))
+        counts = np.bincount(images.labels[fine], minlength=len(images.classes))
+        lost = np.flatnonzero((counts == 0) & (images.profile.counts > 0))
+        if not fine.size or (part == "train" and lost.size):
+            raise DataSetError(
+                f"{name}: no {part} image of {first_few([images.classes[c] for c in lost])} can be "
+                "read; expected one at least of every class. Replace the images, or take the class "
+                "out."
+            )
+        parts[part] = images.subset(fine)
+    return parts
+
+
+def _assembled(
+    name: str, listed: dict[str, ImageSet], parts: dict[str, ImageSet], description: dict[str, Any]
+) -> DataSet:
+    """Make a data set of parts, and say how many of the images that were listed are left out."""
+    n_listed, n_kept = (sum(map(len, each.values())) for each in (listed, parts))
+    about = {
+        "empty_classes": int((parts["train"].profile.counts == 0).sum()),
+        "images_skipped": n_listed - n_kept,
+    }
+    return DataSet(name, description=description | about, group_counts=None, **parts)
