@@ -30,27 +30,7 @@ class OutputError(OSError):
 
 
 def explained(error: OSError, place: Path) -> OutputError:
-    """Turn what the system says into what is wrong with ``place`` and what to do.
-
-    Parameters
-    ----------
-    error : OSError
-        What was raised while writing.
-    place : Path
-        What was to be written.
-
-    Returns
-    -------
-    OutputError
-        One sentence on what is wrong, one on what to do.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from protail._files import explained
-    >>> print(explained(OSError(28, "No space left on device"), Path("model")).strerror)
-    model cannot be written: the disk is full. Free some space, or choose another place.
-    """
+    """Turn what the system says into what is wrong with ``place`` and what to do."""
     if isinstance(error, OutputError):
         return error
     reasons = {
@@ -74,28 +54,8 @@ def explained(error: OSError, place: Path) -> OutputError:
 def new_file(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """Give a temporary name to write to; the file takes its place when the block ends well.
 
-    Parameters
-    ----------
-    path : path-like
-        Where the file is to stand. Missing folders above it are made.
-    overwrite : bool, default=False
-        Whether a file that is already there may be replaced. A folder never is.
-
-    Yields
-    ------
-    Path
-        A name beside it. When the block raises, whatever was written there is removed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from protail._files import new_file
-    >>> place = Path(tempfile.mkdtemp()) / "note.txt"
-    >>> with new_file(place) as temporary:
-    ...     _ = temporary.write_text("whole")
-    >>> place.read_text()
-    'whole'
+    Missing folders above it are made. A folder is never replaced, a file only with ``overwrite``.
+    When the block raises, whatever was written is removed.
     """
     with _placing(path, overwrite=overwrite, folder=False) as place:
         _remove_dead_parts(place)
@@ -123,34 +83,9 @@ def new_folder(
     """Give a temporary folder to fill; it takes its place when the block ends well.
 
     There is no moment without the old or the new folder for `read_folder`, even if the process is
-    killed. Where somebody else is writing there, this is an error.
-
-    Parameters
-    ----------
-    path : path-like
-        Where the folder is to stand. Missing folders above it are made; an empty one in its
-        place does no harm.
-    overwrite : bool, default=False
-        Whether a folder that is already there may be replaced. A file never is.
-    ours : callable
-        Says by its name whether an entry of the folder that is replaced may go. All others go
-        along into the new one, unless the block has written one of that name.
-
-    Yields
-    ------
-    Path
-        An empty folder beside it. When the block raises, it is removed with all it holds.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from protail._files import new_folder
-    >>> place = Path(tempfile.mkdtemp()) / "model"
-    >>> with new_folder(place) as temporary:
-    ...     _ = (temporary / "note.txt").write_text("whole")
-    >>> [file.name for file in place.iterdir()]
-    ['note.txt']
+    killed. Where somebody else is writing there, this is an error. A file is never replaced, and an
+    empty folder does no harm. What is in a folder that is replaced goes along, unless ``ours`` says
+    that an entry of its name may go, or the block has written one.
     """
     placing = _placing(path, overwrite=overwrite, folder=True)
     with placing as place, one_writer(path) as is_alone:
@@ -179,35 +114,8 @@ def new_folder(
 def one_writer(path: str | os.PathLike[str]) -> Iterator[bool]:
     """Keep others that write to a place out, until the block ends or the process dies.
 
-    Parameters
-    ----------
-    path : path-like
-        What is written; its folder is there.
-
-    Yields
-    ------
-    bool
-        Whether nobody else can be writing: False where the file system has no locks.
-
-    Raises
-    ------
-    OutputError
-        When somebody else is writing there.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from protail._files import OutputError, one_writer
-    >>> place = Path(tempfile.mkdtemp()) / "model"
-    >>> with one_writer(place):
-    ...     try:
-    ...         with one_writer(place):
-    ...             pass
-    ...     except OutputError as error:
-    ...         print(error.strerror)
-    /.../model is being written by process ...; expected to be the only writer. Wait for its end,
-    or choose another name.
+    Yields whether nobody else can be writing: False where the file system has no locks. Somebody
+    else who is writing there is an `OutputError`.
     """
     lock = None
     try:
@@ -231,22 +139,7 @@ def one_writer(path: str | os.PathLike[str]) -> Iterator[bool]:
 def check_free(
     path: str | os.PathLike[str], *, overwrite: bool = False, folder: bool = False
 ) -> None:
-    """Raise unless ``path`` is free to be written; say it before the work, not after.
-
-    Parameters
-    ----------
-    path : path-like
-        Where something is to stand.
-    overwrite : bool, default=False
-        Whether what is already there may be replaced.
-    folder : bool, default=False
-        Whether it is to be a folder.
-
-    Examples
-    --------
-    >>> from protail._files import check_free
-    >>> check_free("no-such-file.csv")
-    """
+    """Raise unless ``path`` is free to be written; say it before the work, not after."""
     try:
         _check_place(_resolved(path), Path(path), overwrite=overwrite, folder=folder)
     except OSError as error:
@@ -449,29 +342,8 @@ def exchange(part: Path, place: Path) -> None:
 def read_folder(path: str | os.PathLike[str], read: Callable[[Path], Result]) -> Result:
     """Read several files of a folder that may be replaced meanwhile, all of one version.
 
-    Parameters
-    ----------
-    path : path-like
-        The folder.
-    read : callable
-        Gets the folder to read; may be called again.
-
-    Returns
-    -------
-    object
-        What ``read`` gave, from a folder that stood there from its beginning to its end. What it
-        raises is raised, unless the folder was replaced while it read: then it reads again.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from protail._files import new_folder, read_folder
-    >>> place = Path(tempfile.mkdtemp()) / "model"
-    >>> with new_folder(place) as temporary:
-    ...     _ = (temporary / "note.txt").write_text("whole")
-    >>> read_folder(place, lambda folder: (folder / "note.txt").read_text())
-    'whole'
+    ``read`` gets the folder and may be called again. What it raises is raised, unless the folder
+    was replaced while it read.
     """
     while True:
         folder = _standing(Path(path))

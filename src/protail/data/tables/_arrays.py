@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted, listed, reading
-from protail.data.tables._rows import BLOCK_BYTES, gather, rows_a_block
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
+from protail.data.tables.rows import BLOCK_BYTES, gather, rows_a_block
 
 _FLOATS = ("float16", "float32", "float64")
 _SAFETENSORS_TYPES = {"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8"} | {
@@ -218,7 +218,7 @@ class ArrayFile(FeatureFile):
         self.ignored = [name for name, array in arrays.items() if array not in used]
         self.kept = {array.name: self._kept_type(array) for array in self._kept}
         if label is not None:
-            self.read_labels = partial(read_labels, label, path, self.n_rows)
+            self._read_labels = partial(read_labels, label, path, self.n_rows)
             # Not where labels only happen to be there: who wants rows alone may have them.
             if wanted.need_labels or wanted.labels is not None:
                 _check_label(label, self.n_rows)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import unknown_name
-from protail.data.tables._file import FaultError, Wanted, listed
+from protail.data.tables.feature_file import FaultError, Wanted, listed
 
 FEATURE_NAMES = ("features", "embeddings", "embedding", "X", "x")
 LABEL_NAMES = ("labels", "label", "y", "targets", "target", "class")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted, listed, reading
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
@@ -95,7 +95,7 @@ class CsvFile(FeatureFile):
         used = {*self._places, *self._kept}
         if label is not None:
             used.add(named[label])
-            self.read_labels = partial(self._table.labels, named[label])
+            self._read_labels = partial(self._table.labels, named[label])
         self.width, self.dtype = len(self._places), np.dtype(np.float64)
         self.names, self.columns = features, list(named)
         unused = [each for each in enumerate(self._table.header, 1) if each[0] - 1 not in used]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted
-from protail.data.tables._rows import gather, spans
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted
+from protail.data.tables.rows import gather, spans
 
 
 class ParquetFile(FeatureFile):
@@ -44,7 +44,7 @@ class ParquetFile(FeatureFile):
         self.ignored = [name for name in kinds if name not in used]
         self.kept = {name: _kept_type(name, kinds[name]) for name in kept}
         if label is not None:
-            self.read_labels = partial(self._read_labels, label)
+            self._read_labels = partial(self._labels_of, label)
 
     def _opened(self) -> Any:
         # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
@@ -117,7 +117,7 @@ class ParquetFile(FeatureFile):
                 columns = (_plain(batch.column(n), kind) for n, kind in self.kept.items())
                 yield from zip(*columns, strict=True)
 
-    def _read_labels(self, name: str) -> NDArray[Any]:
+    def _labels_of(self, name: str) -> NDArray[Any]:
         with self._opened() as file:
             column = file.read(columns=[name]).column(name)
         if types.is_dictionary(column.type):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from protail._files import OutputError
 from protail._messages import not_installed, why
-from protail.data.tables._rows import gather, rows_a_block
+from protail.data.tables.rows import gather, rows_a_block
 
 _LISTED = 20
 _ENDINGS = (".npz", ".npy", ".safetensors", ".parquet", ".csv", ".tsv")
@@ -118,8 +118,6 @@ class FeatureFile(ABC):
         Arrays or columns of the file that are neither features, labels nor kept.
     kept : dict of str to str
         What `kept_rows` gives, by name, with the name of its type in pyarrow.
-    has_labels : bool
-        Whether `labels` has something to give.
 
     Examples
     --------
@@ -142,14 +140,15 @@ class FeatureFile(ABC):
     columns: list[str] | None = None
     ignored: list[str]
     kept: dict[str, str]
-    read_labels: Callable[[], NDArray[Any]] | None = None
+    _read_labels: Callable[[], NDArray[Any]] | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def has_labels(self) -> bool:
-        return self.read_labels is not None
+        """Whether `labels` has something to give."""
+        return self._read_labels is not None
 
     def labels(self) -> NDArray[Any]:
         """Read one label for each row.
@@ -160,11 +159,11 @@ class FeatureFile(ABC):
             Whole numbers or names, none of them missing.
         """
         with reading(self.path):
-            if self.read_labels is None:
+            if self._read_labels is None:
                 raise FaultError(
                     "it has no labels; expected labels. Name them with labels= / --labels."
                 )
-            return self.read_labels()
+            return self._read_labels()
 
     def rows(self) -> NDArray[Any]:
         """Give all rows at once, without a copy where the format allows.
@@ -318,7 +317,7 @@ def open_features(
     with reading(place):
         file = _opened(place, wanted)
     if labels_file is not None:
-        file.read_labels = _labels_of_file(Path(labels_file), labels, file)
+        file._read_labels = _labels_of_file(Path(labels_file), labels, file)
     return file
 
 
