@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import first_few
 from protail.data.tables import _columns
-from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, reading
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
@@ -71,7 +72,7 @@ class CsvTable:
         all_numbers = len(numbers) == len(self.header) and self.header != counted
         if all_numbers or not all(map(str.isdigit, numbers)):
             raise FaultError(
-                f"its first line holds numbers ({listed(numbers[:3])}); expected column names on "
+                f"its first line holds numbers ({first_few(numbers)}); expected column names on "
                 "the first line. Add a header."
             )
         _columns.check_distinct(filter(None, self.header))
