@@ -2,112 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import math
-import operator
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Generic, TypeVar
 
-from protail._messages import unknown_name, unknown_part
+from protail._messages import unknown_part
+from protail.options import Option, read_options
 
 Made = TypeVar("Made")
 Factory = TypeVar("Factory", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Range:
-    """The numbers that an option may be; part of its annotation, as in ``tau: NonNegative``.
-
-    Attributes
-    ----------
-    low, high : float
-        The ends.
-    closed : {"left", "both", "neither"}
-        Which of the ends belong to it.
-    kind : type
-        int for whole numbers, otherwise float.
-    """
-
-    low: float = 0
-    high: float = math.inf
-    closed: Literal["left", "both", "neither"] = "left"
-    kind: type = float
-
-    def __contains__(self, value: Any) -> bool:
-        kind = Integral if self.kind is int else Real
-        if isinstance(value, bool) or not isinstance(value, kind):
-            return False
-        number: Any = value
-        above = self.low < number or (self.closed != "neither" and number == self.low)
-        below = number < self.high or (self.closed == "both" and number == self.high)
-        return bool(above and below)
-
-    def __str__(self) -> str:
-        kind = "whole " if self.kind is int else "finite " if self.high == math.inf else ""
-        words = f"a {kind}number {'>' if self.closed == 'neither' else '>='} {self.low:g}"
-        if self.high < math.inf:
-            words += f" and {'<=' if self.closed == 'both' else '<'} {self.high:g}"
-        return words
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise unless a value is in the range."""
-        if value not in self:
-            raise ValueError(f"{name}={value!r}; expected {self}.")
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """The names, or other values, that an option may be; part of its annotation."""
-
-    names: tuple[Any, ...]
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise unless a value is one of the names."""
-        if value not in self.names:
-            raise ValueError(unknown_name(name, value, self.names))
-
-
-NonNegative = Annotated[float, Range()]
-Positive = Annotated[float, Range(closed="neither")]
-BelowOne = Annotated[float, Range(high=1)]
-Fraction = Annotated[float, Range(high=1, closed="both")]
-Count = Annotated[int, Range(1, kind=int)]
-Epoch = Annotated[int, Range(kind=int)]
-
-
-@dataclass(frozen=True)
-class Option:
-    """Say what an option may be.
-
-    Attributes
-    ----------
-    hint : type
-        Its annotation, without what it says of values.
-    default : object
-        What it is when nobody says; ``inspect.Parameter.empty`` where somebody must.
-    allowed : Range, OneOf or None
-        What its annotation says of values.
-    """
-
-    hint: Any
-    default: Any
-    allowed: Range | OneOf | None = None
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise unless the value is allowed; types are not looked at."""
-        if self.allowed is not None and not (value is None and NoneType in get_args(self.hint)):
-            self.allowed.check(name, value)
-
-    @property
-    def is_required(self) -> bool:
-        """Whether there is no default."""
-        return self.default is inspect.Parameter.empty
 
 
 class Registry(Generic[Made]):
@@ -189,7 +93,7 @@ class Registry(Generic[Made]):
 
     def options(self, name: str) -> dict[str, Option]:
         """Read out of its signature what ``name`` takes beside what is given."""
-        return dict(_options(self.factory(name), self._given))
+        return read_options(self.factory(name), self._given)
 
     def check(self, name: str, options: Mapping[str, Any]) -> None:
         """Raise unless ``name`` takes these options and lacks none."""
@@ -229,44 +133,6 @@ class Registry(Generic[Made]):
             for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
                 import_module(module.name)
         return self._factories
-
-
-def checked(function: Factory) -> Factory:
-    """Let a function raise unless its arguments keep to the `Range` or `OneOf` they have."""
-
-    @functools.wraps(function)
-    def with_check(*arguments: Any, **options: Any) -> Any:
-        bound = inspect.signature(function).bind(*arguments, **options)
-        bound.apply_defaults()
-        for name, option in _options(function, frozenset()).items():
-            option.check(name, bound.arguments[name])
-        return function(*arguments, **options)
-
-    return cast(Factory, with_check)
-
-
-@functools.cache
-def _options(factory: Callable[..., Any], given: frozenset[str]) -> dict[str, Option]:
-    signature = inspect.signature(factory, eval_str=True)
-    return {
-        parameter.name: _option(parameter.annotation, parameter.default)
-        for parameter in signature.parameters.values()
-        if parameter.name not in given
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
-
-
-def _option(hint: Any, default: Any) -> Option:
-    """Take out of an annotation what it says of values."""
-    if get_origin(hint) is Annotated:
-        kind, *others = get_args(hint)
-        allowed = [each for each in others if isinstance(each, Range | OneOf)]
-        return Option(kind, default, allowed[0] if allowed else None)
-    if get_origin(hint) in (Union, UnionType):
-        parts = [_option(part, default) for part in get_args(hint)]
-        whole = functools.reduce(operator.or_, (part.hint for part in parts))
-        return Option(whole, default, next((part.allowed for part in parts if part.allowed), None))
-    return Option(hint, default)
 
 
 def _origin(factory: Callable[..., Any]) -> tuple[str, str]:

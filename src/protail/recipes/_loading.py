@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from protail._messages import unknown_name
-from protail.recipes._places import Place, RecipeError
-from protail.recipes._recipe import Recipe, read_table
-from protail.recipes._rules import Settings
-from protail.recipes._stages import STAGES
+from protail.recipes._checks import Settings
+from protail.recipes._recipe import STAGES, Recipe, read_table
+from protail.recipes._values import Place, RecipeError
 
 _FOLDER = Path(__file__).parent / "library"
 _SUFFIX = ".toml"

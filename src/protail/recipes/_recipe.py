@@ -5,15 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from protail.recipes._places import Place
-from protail.recipes._stage_rules import check_stages
-from protail.recipes._stages import STAGES, read_stage, stage_table
-from protail.recipes._toml import parse_value, toml_text
-from protail.recipes._types import plain
+from protail.options import Option, read_options
+from protail.recipes._checks import (
+    Settings,
+    check_part,
+    check_settings,
+    check_stages,
+    complete_options,
+    options_taken,
+    owners,
+)
+from protail.recipes._values import Place, conform, parse_value, plain, toml_text
 from protail.training import ClassifierSettings, RepresentationSettings
+
+STAGES: dict[str, type[Settings]] = {
+    "pretraining": RepresentationSettings,
+    "representation": RepresentationSettings,
+    "classifier": ClassifierSettings,
+}
+_OPTIONS = "_options"
+_TEXT, _TABLE = Option(str, None), Option(dict, None)
 
 # Settings that recipes of before do not name, as they were then; add those of your own here.
 _LATER: list[tuple[str, Any]] = [("partners", "batch")]
@@ -39,7 +53,7 @@ class Recipe:
     paper : str
         Where the paper of the prototype classifiers reports it; empty where it does not.
     pretraining : RepresentationSettings, optional
-        What stage 1 begins with, where it does not begin anew.
+        What stage 1 starts with, where it does not start from scratch.
     representation : RepresentationSettings, optional
         Stage 1.
     classifier : ClassifierSettings, optional
@@ -71,7 +85,7 @@ class Recipe:
                 object.__setattr__(self, stage, checked)
         if not self.stages:
             raise place.error("it has no stage; expected representation or classifier, or both.")
-        check_stages(self.pretraining, self.representation, self.classifier, place)
+        check_stages({stage: getattr(self, stage) for stage in self.stages}, place)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -80,7 +94,7 @@ class Recipe:
 
     @property
     def phases(self) -> dict[str, RepresentationSettings]:
-        """Stage 1, and what it begins with where it does not begin anew, in their order."""
+        """Stage 1, after what it starts with where it does not start from scratch."""
         phases = {"pretraining": self.pretraining, "representation": self.representation}
         return {name: settings for name, settings in phases.items() if settings is not None}
 
@@ -215,30 +229,7 @@ class Recipe:
 def read_table(
     table: Mapping[str, Any], place: Place, bases: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Read what a recipe is made of.
-
-    Parameters
-    ----------
-    table : mapping of str to object
-        Name, words, and a table for each stage.
-    place : Place
-        Where the table comes from.
-    bases : mapping of str to settings, optional
-        What stages start from.
-
-    Returns
-    -------
-    dict of str to object
-        Arguments of `Recipe`.
-
-    Examples
-    --------
-    >>> from protail.recipes._places import Place
-    >>> from protail.recipes._recipe import read_table
-    >>> table = {"name": "a", "title": "short", "classifier": {"epochs": 3}}
-    >>> read_table(table, Place("a.toml"))["classifier"].epochs
-    3
-    """
+    """Read the arguments of `Recipe`: name, words, and stages, which may start from others."""
     known = ["name", *WORDS, *STAGES]
     for key in table:
         if key not in known:
@@ -263,6 +254,89 @@ def _check_words(words: Mapping[str, Any], place: Place) -> None:
         empty = isinstance(text, str) and not text.strip()
         if not isinstance(text, str) or "\n" in text or (empty and key in ("name", "title")):
             raise place.at(key).unexpected(text, "text of one line")
+
+
+def read_stage(
+    stage: str, given: Mapping[str, Any], place: Place, base: Settings | None = None
+) -> Settings:
+    """Make settings of what is given; what is not comes from ``base``, or is a default."""
+    kind = STAGES[stage]
+    table, known = _merge(stage_table(base or kind()), given, place), read_options(kind)
+    values = {key: conform(value, known[key], place.at(key)) for key, value in table.items()}
+    for part in _parts(table):
+        options = values[part + _OPTIONS]
+        values[part + _OPTIONS] = complete_options(part, values[part], options, place)
+    settings = kind(**values)
+    check_settings(settings, place)
+    return settings
+
+
+def stage_table(settings: Settings) -> dict[str, Any]:
+    """Write settings as a table, in the order of the fields.
+
+    Parameters
+    ----------
+    settings : RepresentationSettings or ClassifierSettings
+        A stage's.
+
+    Returns
+    -------
+    dict of str to object
+        A copy.
+
+    Examples
+    --------
+    >>> from protail.recipes import stage_table
+    >>> from protail.training import ClassifierSettings
+    >>> stage_table(ClassifierSettings())["lr"]
+    4.0
+    """
+    table = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def _parts(table: Mapping[str, Any]) -> list[str]:
+    return [key.removesuffix(_OPTIONS) for key in table if key.endswith(_OPTIONS)]
+
+
+def _merge(table: dict[str, Any], given: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Lay what is given over a table. Another part starts without the last one's options."""
+    for part in _parts(table):
+        name = conform(given.get(part, table[part]), _TEXT, place.at(part))
+        check_part(part, name, place.at(part))
+        if name != table[part]:
+            table[part], table[part + _OPTIONS] = name, {}
+    for key, value in given.items():
+        if key.endswith(_OPTIONS) and key in table:
+            table[key] |= conform(value, _TABLE, place.at(key))
+        elif key in table:
+            table[key] = value
+    for key in [key for key in given if key not in table]:
+        owner = _owner(key, table, place) + _OPTIONS
+        if key in given.get(owner, {}):
+            raise place.at(key).unexpected(given[key], f"it once; {owner}.{key} is there too")
+        table[owner][key] = given[key]
+    return table
+
+
+def _owner(key: str, table: Mapping[str, Any], place: Place) -> str:
+    """Find the part of this stage that takes an option."""
+    taken = {part: options_taken(part, table[part]) for part in _parts(table)}
+    takers = [part for part, options in taken.items() if key in options]
+    if len(takers) == 1:
+        return takers[0]
+    if takers:
+        longer = " or ".join(f"{part}{_OPTIONS}.{key}" for part in takers)
+        raise place.error(f"{place.key}.{key} may be several things; write {longer} instead.")
+    elsewhere = owners(key)
+    if elsewhere:
+        own = ", ".join(f"{part} {table[part]!r}" for part in taken)
+        raise place.error(
+            f"{place.key}.{key} is an option of {', '.join(elsewhere)}; this stage has {own}."
+        )
+    raise place.unknown_key(
+        key, [*table, *(name for options in taken.values() for name in options)]
+    )
 
 
 def recipe_hash(resolved: Mapping[str, Any]) -> str:
