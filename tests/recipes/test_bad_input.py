@@ -38,7 +38,7 @@ OVERRIDES = [
     ("representation.max_norm=-1", "representation.max_norm = -1.0; expected a finite number >= 0"),
     ("classifier.max_norm=1", "max_norm = 1.0; expected 0: head 'prototype' has no rows"),
     ("representation.reweight_from=200", "reweight_from = 200; expected fewer than epochs"),
-    ("representation.reweight_from=-1", "representation.reweight_from = -1; expected a whole number"),
+    ("representation.reweight_from=-1", "reweight_from = -1; expected a whole number"),
     ("representation.beta=1", "representation.beta = 1.0; expected a number >= 0 and < 1"),
     ("classifier.tau=-1", "classifier.tau = -1.0; expected a finite number >= 0"),
     ("classifier.normalize=0", "classifier.normalize = 0.0; expected"),
@@ -70,7 +70,7 @@ OVERRIDES = [
     ("classifier.loss_options={tau=1}", "is a table; set what is in it"),
     # what does not go together
     ("classifier.head=linear", """centroids = "augmented"; expected "none": head 'linear'"""),
-    ("classifier.centroids=none", """expected "clean" or "augmented", where the prototypes"""),
+    ("classifier.centroids=none", """expected "clean" or "augmented", where prototypes"""),
     ("representation.temperature=class", "temperature is an option of .*head 'prototype'"),
     ("representation.distance=cosine", "option of .*head 'prototype'; this .*head 'linear'"),
     ("representation.tau=1", "representation.tau is an option of .*loss 'logit-adjusted'"),

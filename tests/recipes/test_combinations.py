@@ -20,7 +20,7 @@ WRONG = [
     (
         "paco",
         {"representation.second_view": []},
-        "second_view = []; expected what makes the second view that method 'paco' needs",
+        "second_view = []; expected what makes the second view of method 'paco'",
     ),
     (
         "paco",
@@ -41,7 +41,7 @@ WRONG = [
     (
         "mixup",
         {"representation.method": "mixture-consistency"},
-        "second_view = []; expected what makes the second view that method 'mixture-consistency'",
+        "second_view = []; expected what makes the second view of method 'mixture-consistency'",
     ),
     (
         "ce",
@@ -51,7 +51,7 @@ WRONG = [
     (
         "mixup",
         {**TWO_MIXTURES, "representation.cutmix": 0.5},
-        "cutmix = 0.5; expected 1.0, as mixup has: method 'mixture-consistency' mixes both views by one",
+        "cutmix = 0.5; expected 1.0, as mixup has: method 'mixture-consistency' mixes both",
     ),
     (
         "ce",
@@ -225,12 +225,12 @@ MORE_WRONG = [
     (
         "mixture-distillation",
         {"pretraining.epochs": 0},
-        "pretraining.epochs = 0; expected more: method 'mixture-distillation' needs what has been",
+        "epochs = 0; expected more: method 'mixture-distillation' needs what has been trained",
     ),
     (
         "mixture-distillation",
         {"pretraining.method": "mixture-distillation"},
-        'pretraining.method = "mixture-distillation"; expected a method that begins with nothing',
+        'pretraining.method = "mixture-distillation"; expected a method that starts from scratch',
     ),
     (
         "mixture-consistency",

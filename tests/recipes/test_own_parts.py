@@ -1,5 +1,6 @@
 """Parts of anybody's: a recipe is checked by what they declare, and none of them is made for it."""
 
+import re
 from typing import Annotated
 
 import pytest
@@ -113,12 +114,12 @@ def test_parts_that_need_more_than_two_classes_and_few_features_are_fine(recipe)
     ],
 )
 def test_what_they_declare_is_kept(recipe, changes, words):
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(RecipeError, match=re.escape(words)):
         recipe.with_overrides(changes)
 
 
 def test_the_experts_of_a_backbone_are_those_it_declares():
     ride, backbone = load_recipe("ride"), {"representation.backbone": "never-made-for-tests"}
     assert ride.with_overrides(backbone).representation.backbone == "never-made-for-tests"
-    with pytest.raises(RecipeError, match="is for 2 experts, and backbone 'never.* has 3"):
+    with pytest.raises(RecipeError, match=r"is for 2 experts, and backbone 'never-.* has 3"):
         load_recipe("ride-2-experts").with_overrides(backbone)

@@ -26,10 +26,7 @@ Settings = RepresentationSettings | ClassifierSettings
 Misfits = Iterator[tuple[str, str]]
 
 PARTS: dict[str, Registry[Any]] = {
-    "method": METHODS,
-    "head": HEADS,
-    "loss": LOSSES,
-    "sampler": SAMPLERS,
+    registry.what: registry for registry in (METHODS, HEADS, LOSSES, SAMPLERS)
 }
 # Which of them suit small images on the device and which large ones, the data set knows.
 _AUGMENTS = tuple(dict.fromkeys((*NAMES, *LOADER_NAMES)))
@@ -111,8 +108,7 @@ def check_stages(stages: Mapping[str, Any], place: Place) -> None:
     if "pretraining" in stages:
         if first is None:
             raise place.error("it has pretraining and no representation stage; expected both.")
-        misfits = _pretraining(stages["pretraining"], first)
-        _raise_first(misfits, stages, place)
+        _raise_first(_pretraining(stages["pretraining"], first), stages, place)
     elif first is not None and (needs := _needs_trained(first)):
         verb, example = "goes on", "dro-lt"
         if needs == "teacher":
@@ -203,29 +199,23 @@ def _schedule(settings: Settings) -> Misfits:
 
 
 def _max_norm(settings: Settings) -> Misfits:
-    part = getattr(settings, "max_norm_part", None)
-    if settings.max_norm and part is not None:
-        yield "max_norm_part", "one of max_norm and max_norm_part, not both"
-    if not HEADS.needs(settings.head)["has_weight"]:
-        words = f"head {settings.head!r} has no rows of weights to keep short"
-        if settings.max_norm:
-            yield "max_norm", f"0: {words}"
-        if part is not None:
-            yield "max_norm_part", f'"none": {words}'
+    limits = {"max_norm": settings.max_norm or None}
+    limits["max_norm_part"] = getattr(settings, "max_norm_part", None)
+    for key in (key for key, limit in limits.items() if limit is not None):
+        if None not in limits.values():
+            yield key, "one of max_norm and max_norm_part, not both"
+        if not HEADS.needs(settings.head)["has_weight"]:
+            nothing = "0" if key == "max_norm" else '"none"'
+            yield key, f"{nothing}: head {settings.head!r} has no rows of weights to keep short"
 
 
 def _reweighting(settings: Settings) -> Misfits:
-    epochs_of = {
-        table: getattr(settings, table, {}).get("reweight_from")
-        for table in ("loss_options", "method_options")
-    }
-    for table, epoch in epochs_of.items():
+    first = settings.loss_options.get("reweight_from")
+    of_method = getattr(settings, "method_options", {}).get("reweight_from")
+    for part, epoch in (("loss", first), ("method", of_method)):
         if epoch is not None and 0 < settings.epochs <= epoch:
-            yield (
-                f"{table}.reweight_from",
-                f"fewer than epochs, which is {settings.epochs}: the first one has number 0",
-            )
-    first, of_method = epochs_of.values()
+            fewer = f"fewer than epochs, which is {settings.epochs}: the first one has number 0"
+            yield f"{part}_options.reweight_from", fewer
     if None not in (first, of_method) and first != of_method:
         yield "method_options.reweight_from", f"{first}, from which on the loss has its weights"
 
@@ -235,28 +225,19 @@ def _method(settings: RepresentationSettings) -> Misfits:
     method, mixes = settings.method, bool(settings.mixup or settings.cutmix)
     needs = METHODS.needs(method)
     if needs["views"] == 2 and not settings.second_view:
-        yield (
-            "second_view",
-            f'what makes the second view that method {method!r} needs, as ["simclr"]',
-        )
+        yield "second_view", f'what makes the second view of method {method!r}, as ["simclr"]'
     if needs["views"] == 1 and settings.second_view:
         yield "second_view", f"none: method {method!r} looks at one view"
     if mixes and not needs["mixes"]:
         key = "mixup" if settings.mixup else "cutmix"
         yield key, f"0: method {method!r} cannot learn from mixtures of images"
     if not mixes and needs["mixes"] == "always":
-        yield (
-            "mixup",
-            f"mixup, cutmix or both above 0: method {method!r} learns from mixtures alone",
-        )
+        yield "mixup", f"mixup, cutmix or both above 0: method {method!r} learns only from mixtures"
     if not mixes and settings.partners != "batch":
         yield "partners", '"batch", or mixup, cutmix or both above 0: nothing is mixed'
     mixup, cutmix = settings.mixup, settings.cutmix
     if needs["views"] == 2 and mixup and cutmix and mixup != cutmix:
-        yield (
-            "cutmix",
-            f"{mixup}, as mixup has: one fraction serves both views of method {method!r}",
-        )
+        yield "cutmix", f"{mixup}, as mixup has: method {method!r} mixes both views alike"
     if HEADS.needs(settings.head)["builds_on"]:
         yield "head", "a head that starts from scratch: stage 1 has none to build it on"
     if needs["plain_loss"]:
@@ -279,17 +260,15 @@ def _start(settings: ClassifierSettings) -> Misfits:
         yield "epochs", f"0: head {name!r} learns nothing"
     has_prototypes = hasattr(factory, "set_prototypes")
     if has_prototypes and settings.centroids is None:
-        yield (
-            "centroids",
-            f'"clean" or "augmented", where the prototypes of head {name!r} start',
-        )
+        yield "centroids", f'"clean" or "augmented", where prototypes of head {name!r} start'
     if not has_prototypes and settings.centroids is not None:
         yield "centroids", f'"none": head {name!r} has no prototypes to start there'
 
 
-def _needs_trained(representation: RepresentationSettings) -> Any:
-    """Say what its method does with what has been trained before, as it was registered."""
-    return METHODS.needs(representation.method)["pretrained"]
+def _needs_trained(representation: RepresentationSettings) -> bool | str:
+    """Say what its method does with what has been trained before: nothing, goes on, is taught."""
+    needs: bool | str = METHODS.needs(representation.method)["pretrained"]
+    return needs
 
 
 def _pretraining(pretraining: RepresentationSettings, first: RepresentationSettings) -> Misfits:
@@ -298,15 +277,9 @@ def _pretraining(pretraining: RepresentationSettings, first: RepresentationSetti
     if pretraining.backbone != first.backbone:
         yield "pretraining.backbone", f"{first.backbone!r}, that of the representation"
     if _needs_trained(pretraining):
-        yield (
-            "pretraining.method",
-            "a method that begins with nothing: no stage comes before it",
-        )
+        yield "pretraining.method", "a method that starts from scratch: no stage is before it"
     if needs and not pretraining.epochs and not (pretraining.weights or pretraining.pretrained):
-        yield (
-            "pretraining.epochs",
-            f"more: method {first.method!r} needs what has been trained before",
-        )
+        yield "pretraining.epochs", f"more: method {first.method!r} needs what has been trained"
     if needs and pretraining.head != first.head:
         purpose = "with which the representation goes on"
         if is_taught:

@@ -27,7 +27,6 @@ STAGES: dict[str, type[Settings]] = {
     "classifier": ClassifierSettings,
 }
 _OPTIONS = "_options"
-_TEXT, _TABLE = Option(str, None), Option(dict, None)
 
 # Settings that recipes of before do not name, as they were then; add those of your own here.
 _LATER: list[tuple[str, Any]] = [("partners", "batch")]
@@ -95,8 +94,7 @@ class Recipe:
     @property
     def phases(self) -> dict[str, RepresentationSettings]:
         """Stage 1, after what it starts with where it does not start from scratch."""
-        phases = {"pretraining": self.pretraining, "representation": self.representation}
-        return {name: settings for name, settings in phases.items() if settings is not None}
+        return {stage: getattr(self, stage) for stage in self.stages if stage != "classifier"}
 
     @property
     def n_epochs(self) -> int:
@@ -141,21 +139,17 @@ class Recipe:
 
     def _key_parts(self, key: str) -> list[str]:
         place = Place(f"recipe {self.name!r}")
-        parts = key.split(".")
-        if parts[-1].endswith("_options"):
+        stage, *others = parts = key.split(".")
+        if key.endswith(_OPTIONS):
             raise place.error(f"{key!r} is a table; set what is in it, as in {key}.name=value.")
-        if parts[0] not in STAGES or not all(parts) or not 2 <= len(parts) <= 3:
+        is_long = len(others) == 2 and others[0].endswith(_OPTIONS)
+        if stage not in STAGES or not all(parts) or not (len(others) == 1 or is_long):
             raise place.error(
                 f"{key!r} is no key to set; expected a stage and a setting, such as "
-                "representation.lr or classifier.tau."
+                "representation.lr, classifier.tau or classifier.loss_options.tau."
             )
-        if parts[0] not in self.stages:
-            raise place.error(f"{key!r} cannot be set: this recipe has no {parts[0]} stage.")
-        if len(parts) == 3 and not parts[1].endswith("_options"):
-            raise place.error(
-                f"{key!r} is no key to set; expected two words, or three as in "
-                "classifier.loss_options.tau."
-            )
+        if stage not in self.stages:
+            raise place.error(f"{key!r} cannot be set: this recipe has no {stage} stage.")
         return parts
 
     def resolved(self) -> dict[str, Any]:
@@ -173,14 +167,14 @@ class Recipe:
         >>> resolved["representation"]["weight_decay"], resolved["classifier"]
         (0.005, None)
         """
-        resolved: dict[str, Any] = {key: getattr(self, key) for key in ("name", *WORDS)}
-        for stage in STAGES:
-            settings = getattr(self, stage)
-            resolved[stage] = None if settings is None else plain(stage_table(settings))
-        if self.pretraining is None:
+        words = {key: getattr(self, key) for key in ("name", *WORDS)}
+        stages = {
+            stage: plain(stage_table(getattr(self, stage))) if stage in self.stages else None
+            for stage in STAGES
             # Most recipes have none, and are called the same as before there were any.
-            del resolved["pretraining"]
-        return resolved
+            if stage != "pretraining" or self.pretraining is not None
+        }
+        return words | stages
 
     @classmethod
     def from_resolved(cls, resolved: Mapping[str, Any]) -> Self:
@@ -251,8 +245,8 @@ def _check_words(words: Mapping[str, Any], place: Place) -> None:
         if key not in words:
             raise place.error(f"{key} is missing; expected text of one line.")
     for key, text in words.items():
-        empty = isinstance(text, str) and not text.strip()
-        if not isinstance(text, str) or "\n" in text or (empty and key in ("name", "title")):
+        needed = key in ("name", "title")
+        if not isinstance(text, str) or "\n" in text or (needed and not text.strip()):
             raise place.at(key).unexpected(text, "text of one line")
 
 
@@ -261,7 +255,8 @@ def read_stage(
 ) -> Settings:
     """Make settings of what is given; what is not comes from ``base``, or is a default."""
     kind = STAGES[stage]
-    table, known = _merge(stage_table(base or kind()), given, place), read_options(kind)
+    known = read_options(kind)
+    table = _merge(stage_table(base or kind()), given, known, place)
     values = {key: conform(value, known[key], place.at(key)) for key, value in table.items()}
     for part in _parts(table):
         options = values[part + _OPTIONS]
@@ -299,16 +294,18 @@ def _parts(table: Mapping[str, Any]) -> list[str]:
     return [key.removesuffix(_OPTIONS) for key in table if key.endswith(_OPTIONS)]
 
 
-def _merge(table: dict[str, Any], given: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _merge(
+    table: dict[str, Any], given: Mapping[str, Any], known: Mapping[str, Option], place: Place
+) -> dict[str, Any]:
     """Lay what is given over a table. Another part starts without the last one's options."""
     for part in _parts(table):
-        name = conform(given.get(part, table[part]), _TEXT, place.at(part))
+        name = conform(given.get(part, table[part]), known[part], place.at(part))
         check_part(part, name, place.at(part))
         if name != table[part]:
             table[part], table[part + _OPTIONS] = name, {}
     for key, value in given.items():
         if key.endswith(_OPTIONS) and key in table:
-            table[key] |= conform(value, _TABLE, place.at(key))
+            table[key] |= conform(value, known[key], place.at(key))
         elif key in table:
             table[key] = value
     for key in [key for key in given if key not in table]:
