@@ -117,11 +117,17 @@ class OneOf:
 
 
 NonNegative = Annotated[float, Range()]
+"""A finite number >= 0."""
 Positive = Annotated[float, Range(closed="neither")]
+"""A finite number > 0."""
 BelowOne = Annotated[float, Range(high=1)]
+"""A number from 0 to 1, without 1."""
 Fraction = Annotated[float, Range(high=1, closed="both")]
+"""A number from 0 to 1."""
 Count = Annotated[int, Range(1, kind=int)]
+"""A whole number >= 1."""
 Epoch = Annotated[int, Range(kind=int)]
+"""A whole number >= 0."""
 
 
 @dataclass(frozen=True)
