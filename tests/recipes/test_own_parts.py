@@ -40,7 +40,7 @@ class Wants3Classes(nn.CrossEntropyLoss):
 
 @register_sampler("wants-many-rows-for-tests")
 class WantsManyRows(RowSampler):
-    def __init__(self, labels, *, every: Count = 2, **ranks):
+    def __init__(self, labels, *, every: Count, **ranks):
         raise AssertionError("made")
 
 
@@ -70,6 +70,7 @@ head = "wants-64-for-tests"
 groups = 2
 loss = "wants-3-classes-for-tests"
 sampler = "wants-many-rows-for-tests"
+every = 2
 max_norm = 1.0
 
 [classifier]
@@ -79,6 +80,7 @@ loss = "wants-3-classes-for-tests"
 sharpness = 2
 sums = "b"
 sampler = "wants-many-rows-for-tests"
+every = 2
 max_norm_part = 0.1
 """
 
@@ -106,7 +108,10 @@ def test_parts_that_need_more_than_two_classes_and_few_features_are_fine(recipe)
         ({"classifier.sums": "c"}, "classifier.sums='c' is unknown; expected one of 'a', 'b'"),
         ({"classifier.sharpness": 1}, "classifier.sharpness=1.0 with sums='b'; expected another"),
         ({"classifier.every": 1.5}, "classifier.every = 1.5; expected a whole number"),
-        ({"classifier.head": "learns-nothing-for-tests"}, "'learns-nothing-for-tests' learns noth"),
+        (
+            {"classifier.head": "learns-nothing-for-tests", "classifier.max_norm_part": "none"},
+            "classifier.epochs = 1; expected 0: head 'learns-nothing-for-tests' learns nothing",
+        ),
         (
             {"classifier.head": "learns-nothing-for-tests", "classifier.epochs": 0},
             "max_norm_part = 0.1; expected \"none\": head 'learns-nothing-for-tests' has no rows",

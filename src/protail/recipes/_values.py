@@ -188,7 +188,7 @@ def _fit(value: Any, hint: Any) -> Any:
 def _fit_any(value: Any, hints: tuple[Any, ...]) -> Any:
     if NoneType in hints and (value is None or value == NONE):
         return None
-    for hint in hints:
+    for hint in (one for one in hints if one is not NoneType):
         with suppress(_MisfitError):
             return _fit(value, hint)
     raise _MisfitError
