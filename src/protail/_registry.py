@@ -25,7 +25,7 @@ class Registry(Generic[Made]):
         Parameters that whoever makes it fills in. All others are options.
     package : str, optional
         Imported, with every module in it, before a name is looked up: a file in it that
-        registers something is all that a new thing needs.
+        registers something is all that a new part needs.
 
     Examples
     --------
@@ -42,54 +42,41 @@ class Registry(Generic[Made]):
         self.what = what
         self._given = frozenset(given)
         self._package = package
-        self._factories: dict[str, Callable[..., Made]] = {}
-        self._needs: dict[str, dict[str, Any]] = {}
+        # Each with what it needs.
+        self._factories: dict[str, tuple[Callable[..., Made], dict[str, Any]]] = {}
 
     def register(self, name: str, **needs: Any) -> Callable[[Factory], Factory]:
-        """Give a function or class a name.
-
-        Parameters
-        ----------
-        name : str
-            What users will write. It must be free.
-        **needs
-            What it must come together with, for whoever puts things together.
-
-        Returns
-        -------
-        callable
-            A decorator.
-        """
+        """Give a function or class a free name, and say what it must come together with."""
         if not isinstance(name, str) or not name:
             raise ValueError(f"name={name!r} is no name for a {self.what}; expected text.")
 
         def remember(factory: Factory) -> Factory:
-            known = self._factories.get(name)
-            if known is not None and _origin(known) != _origin(factory):
+            known, _ = self._factories.get(name, (factory, None))
+            if _origin(known) != _origin(factory):
                 raise ValueError(
                     f"name={name!r} is already a {self.what}. Choose another name for "
                     f"{factory.__qualname__}."
                 )
-            self._factories[name] = factory
-            self._needs[name] = needs
+            self._factories[name] = factory, needs
             return factory
 
         return remember
 
     def names(self) -> list[str]:
-        """List every name, in the order of the alphabet."""
-        return sorted(self._known())
+        """List every name, in alphabetical order."""
+        if self._package is not None:
+            package, self._package = import_module(self._package), None
+            for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+                import_module(module.name)
+        return sorted(self._factories)
 
     def factory(self, name: str) -> Callable[..., Made]:
         """Find what ``name`` stands for."""
-        if name not in self._known():
-            raise ValueError(unknown_part(self.what, name, self.names()))
-        return self._factories[name]
+        return self._find(name)[0]
 
     def needs(self, name: str) -> dict[str, Any]:
         """Give what ``name`` must come together with, as it was registered."""
-        self.factory(name)
-        return dict(self._needs[name])
+        return dict(self._find(name)[1])
 
     def options(self, name: str) -> dict[str, Option]:
         """Read out of its signature what ``name`` takes beside what is given."""
@@ -109,11 +96,7 @@ class Registry(Generic[Made]):
                 raise ValueError(f"{self.what} {name!r} needs the option {option!r}.")
 
     def check_values(self, name: str, options: Mapping[str, Any]) -> None:
-        """Raise unless the values of the options can be, without making anything.
-
-        Options keep to the `Range` or `OneOf` in their annotations. What several must keep to
-        together, a class says in a static method ``check_options``, which takes all of them.
-        """
+        """Raise unless options are in their ranges and pass the class's ``check_options``."""
         taken = self.options(name)
         values = {option: about.default for option, about in taken.items()} | dict(options)
         for option, about in taken.items():
@@ -127,12 +110,11 @@ class Registry(Generic[Made]):
         self.check(name, options)
         return self.factory(name)(*given, **options)
 
-    def _known(self) -> dict[str, Callable[..., Made]]:
-        if self._package is not None:
-            package, self._package = import_module(self._package), None
-            for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-                import_module(module.name)
-        return self._factories
+    def _find(self, name: str) -> tuple[Callable[..., Made], dict[str, Any]]:
+        names = self.names()
+        if name not in names:
+            raise ValueError(unknown_part(self.what, name, names))
+        return self._factories[name]
 
 
 def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
