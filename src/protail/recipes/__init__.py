@@ -14,9 +14,9 @@ stage, ``[pretraining]``, ``[representation]`` and ``[classifier]``. Their keys 
 - ``"none"`` stands for nothing, as in ``centroids = "none"``.
 """
 
-from protail.recipes._checks import PARTS, options_taken
+from protail.recipes._checks import PARTS
 from protail.recipes._loading import load_recipe, recipe_names
-from protail.recipes._recipe import STAGES, WORDS, Recipe, recipe_hash, stage_table
+from protail.recipes._recipe import STAGES, WORDS, Recipe, options_taken, recipe_hash, stage_table
 from protail.recipes._values import RecipeError, parse_value, toml_text
 
 __all__ = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from protail._messages import unknown_part
 from protail._registry import Registry
 from protail.data import SAMPLERS
 from protail.data.augment import LOADER_NAMES, NAMES
@@ -17,8 +16,7 @@ from protail.losses import LOSSES
 from protail.methods import METHODS
 from protail.models.backbones import BACKBONES, check_backbone_name
 from protail.models.heads import HEADS
-from protail.options import Option
-from protail.recipes._values import Place, conform, toml_text
+from protail.recipes._values import Place, toml_text
 from protail.training import ClassifierSettings, RepresentationSettings, check_experts
 
 Settings = RepresentationSettings | ClassifierSettings
@@ -30,67 +28,6 @@ PARTS: dict[str, Registry[Any]] = {
 }
 # Which of them suit small images on the device and which large ones, the data set knows.
 _AUGMENTS = tuple(dict.fromkeys((*NAMES, *LOADER_NAMES)))
-
-
-def options_taken(part: str, name: str) -> dict[str, Option]:
-    """Say what the part of this name takes.
-
-    Parameters
-    ----------
-    part : str
-        "head", "loss", "sampler" or "method".
-    name : str
-        Which one.
-
-    Returns
-    -------
-    dict of str to Option
-        By name.
-
-    Examples
-    --------
-    >>> from protail.recipes import options_taken
-    >>> list(options_taken("head", "prototype"))
-    ['distance', 'temperature', 'temperature_form', 'initial_temperature', 'normalize']
-    """
-    return PARTS[part].options(name)
-
-
-def check_part(part: str, name: str, place: Place) -> None:
-    """Raise unless there is a part of this name."""
-    names = PARTS[part].names()
-    if name not in names:
-        raise place.error(unknown_part(place.key, name, names))
-
-
-def complete_options(
-    part: str, name: str, options: Mapping[str, Any], place: Place
-) -> dict[str, Any]:
-    """Check the options of a part of a stage, and spell out its defaults."""
-    registry = PARTS[part]
-    try:
-        registry.check(name, options)
-    except ValueError as error:
-        raise place.error(f"{place.key}.{part}_options: {error}") from None
-    complete = {
-        key: conform(options[key], option, place.at(key)) if key in options else option.default
-        for key, option in registry.options(name).items()
-    }
-    try:
-        registry.check_values(name, complete)
-    except (TypeError, ValueError) as error:
-        raise place.error(f"{place.key}.{error}") from None
-    return complete
-
-
-def owners(option: str) -> list[str]:
-    """List every part that takes this option, in words."""
-    return [
-        f"{part} {name!r}"
-        for part, registry in PARTS.items()
-        for name in registry.names()
-        if option in registry.options(name)
-    ]
 
 
 def check_settings(settings: Settings, place: Place) -> None:
@@ -241,7 +178,7 @@ def _method(settings: RepresentationSettings) -> Misfits:
     if HEADS.needs(settings.head)["builds_on"]:
         yield "head", "a head that starts from scratch: stage 1 has none to build it on"
     if needs["plain_loss"]:
-        for key, option in options_taken("loss", settings.loss).items():
+        for key, option in LOSSES.options(settings.loss).items():
             if settings.loss_options[key] != option.default:
                 usual = toml_text(option.default)
                 yield f"loss_options.{key}", f"{usual}: method {method!r} has a loss of its own"

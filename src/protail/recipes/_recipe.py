@@ -8,16 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from protail._messages import unknown_part
 from protail.options import Option, read_options
-from protail.recipes._checks import (
-    Settings,
-    check_part,
-    check_settings,
-    check_stages,
-    complete_options,
-    options_taken,
-    owners,
-)
+from protail.recipes._checks import PARTS, Settings, check_settings, check_stages
 from protail.recipes._values import Place, conform, parse_value, plain, toml_text
 from protail.training import ClassifierSettings, RepresentationSettings
 
@@ -28,10 +21,10 @@ STAGES: dict[str, type[Settings]] = {
 }
 _OPTIONS = "_options"
 
-# Settings that recipes of before do not name, as they were then; add those of your own here.
+# Settings that came after recipes had been hashed, with the value that changes nothing.
 _LATER: list[tuple[str, Any]] = [("partners", "batch")]
 
-# What is said about a recipe; nothing that is computed hangs on it.
+# What is said about a recipe; nothing that is computed depends on it.
 WORDS = ("title", "reference", "paper")
 
 
@@ -171,7 +164,7 @@ class Recipe:
         stages = {
             stage: plain(stage_table(getattr(self, stage))) if stage in self.stages else None
             for stage in STAGES
-            # Most recipes have none, and are called the same as before there were any.
+            # Recipes without one have the hash they had before there were any.
             if stage != "pretraining" or self.pretraining is not None
         }
         return words | stages
@@ -260,10 +253,34 @@ def read_stage(
     values = {key: conform(value, known[key], place.at(key)) for key, value in table.items()}
     for part in _parts(table):
         options = values[part + _OPTIONS]
-        values[part + _OPTIONS] = complete_options(part, values[part], options, place)
+        values[part + _OPTIONS] = _complete(part, values[part], options, place)
     settings = kind(**values)
     check_settings(settings, place)
     return settings
+
+
+def options_taken(part: str, name: str) -> dict[str, Option]:
+    """Say what the part of this name takes.
+
+    Parameters
+    ----------
+    part : str
+        "head", "loss", "sampler" or "method".
+    name : str
+        Which one.
+
+    Returns
+    -------
+    dict of str to Option
+        By name.
+
+    Examples
+    --------
+    >>> from protail.recipes import options_taken
+    >>> list(options_taken("head", "prototype"))
+    ['distance', 'temperature', 'temperature_form', 'initial_temperature', 'normalize']
+    """
+    return PARTS[part].options(name)
 
 
 def stage_table(settings: Settings) -> dict[str, Any]:
@@ -290,6 +307,24 @@ def stage_table(settings: Settings) -> dict[str, Any]:
     return {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
 
 
+def _complete(part: str, name: str, options: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Check the options of a part of a stage, and spell out its defaults."""
+    registry = PARTS[part]
+    try:
+        registry.check(name, options)
+    except ValueError as error:
+        raise place.error(f"{place.key}.{part}_options: {error}") from None
+    complete = {
+        key: conform(options[key], option, place.at(key)) if key in options else option.default
+        for key, option in registry.options(name).items()
+    }
+    try:
+        registry.check_values(name, complete)
+    except (TypeError, ValueError) as error:
+        raise place.error(f"{place.key}.{error}") from None
+    return complete
+
+
 def _parts(table: Mapping[str, Any]) -> list[str]:
     return [key.removesuffix(_OPTIONS) for key in table if key.endswith(_OPTIONS)]
 
@@ -300,7 +335,8 @@ def _merge(
     """Lay what is given over a table. Another part starts without the last one's options."""
     for part in _parts(table):
         name = conform(given.get(part, table[part]), known[part], place.at(part))
-        check_part(part, name, place.at(part))
+        if name not in (names := PARTS[part].names()):
+            raise place.error(unknown_part(f"{place.key}.{part}", name, names))
         if name != table[part]:
             table[part], table[part + _OPTIONS] = name, {}
     for key, value in given.items():
@@ -325,7 +361,12 @@ def _owner(key: str, table: Mapping[str, Any], place: Place) -> str:
     if takers:
         longer = " or ".join(f"{part}{_OPTIONS}.{key}" for part in takers)
         raise place.error(f"{place.key}.{key} may be several things; write {longer} instead.")
-    elsewhere = owners(key)
+    elsewhere = [
+        f"{part} {name!r}"
+        for part, registry in PARTS.items()
+        for name in registry.names()
+        if key in registry.options(name)
+    ]
     if elsewhere:
         own = ", ".join(f"{part} {table[part]!r}" for part in taken)
         raise place.error(
@@ -365,7 +406,7 @@ def recipe_hash(resolved: Mapping[str, Any]) -> str:
 
 
 def _named(stage: Mapping[str, Any] | None) -> Any:
-    """Leave out settings that came later, where they change nothing: names stay what they were."""
+    """Leave out settings that came later, where they change nothing, so that hashes stay."""
     if stage is None:
         return None
     return _canonical({key: value for key, value in stage.items() if (key, value) not in _LATER})
