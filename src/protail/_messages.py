@@ -67,6 +67,30 @@ def install_command(*extras: str) -> str:
     return f"{_pip()} install {shlex.quote(f'protail{wanted}')}"
 
 
+def why(error: Exception) -> str:
+    r"""Say in one short line why something failed.
+
+    Parameters
+    ----------
+    error : Exception
+        What was raised.
+
+    Returns
+    -------
+    str
+        Its text, or its type where it has none.
+
+    Examples
+    --------
+    >>> from protail._messages import why
+    >>> why(ValueError("not\na number")), why(KeyError("name")), why(EOFError())
+    ('not a number', "KeyError('name')", 'EOFError')
+    """
+    # The text of a KeyError is the bare key.
+    text = repr(error) if isinstance(error, KeyError) else " ".join(str(error).split())
+    return (text or type(error).__name__)[:200]
+
+
 def not_installed(purpose: str, package: str, extra: str) -> str:
     """Say what needs a package that is not there, and what installs it."""
     return (
