@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protail.recipes import recipe_names
 from reference.apart import run_apart
 from reference.digits import long_tailed_digits
 from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
@@ -102,7 +103,8 @@ def test_the_navigation_names_every_page():
             return [entry]
         return [page for child in children for page in pages(child)]
 
-    named = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("!ENV ", "")
+    named = pages(yaml.safe_load(text)["nav"])
     assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
@@ -113,7 +115,7 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings_handlers.python")
     place = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", place],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
@@ -150,7 +152,7 @@ def test_the_reference_has_every_public_name(name, site):
     assert missing == []
 
 
-def test_every_package_of_the_house_has_a_page():
+def test_every_package_has_a_page():
     import protail
 
     folder = Path(protail.__file__).parent
@@ -160,6 +162,16 @@ def test_every_package_of_the_house_has_a_page():
         if not place.parent.name.startswith("_")
     }
     assert packages - set(MODULES) == {"protail.cli", "protail.estimator"}
+
+
+def test_the_methods_page_has_every_recipe_and_names_that_exist():
+    tables = "".join(re.findall(r"(?m)^\|.*$", (DOCS / "methods.md").read_text(encoding="utf-8")))
+    assert [name for name in recipe_names() if f"`{name}`" not in tables] == []
+    packages = {"heads": "models.heads", "augment": "data.augment"}
+    found = re.findall(r"\b(losses|heads|methods|data|augment|training)\.(\w+)", tables)
+    assert found
+    for package, name in found:
+        assert hasattr(import_module(f"protail.{packages.get(package, package)}"), name), name
 
 
 def test_the_site_asks_nobody_else_for_anything(site):
