@@ -8,15 +8,23 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from protail.recipes import recipe_names
 from reference.apart import run_apart
-from reference.digits import long_tailed_digits
-from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
+from reference.documents import (
+    PAGES,
+    ROOT,
+    Reader,
+    indented_code,
+    rewrite,
+    runnable,
+    same_output,
+    write_own_files,
+)
 
 DOCS = ROOT / "docs"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -41,13 +49,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with threadpool_limits(1):
         yield tmp_path
-
-
-def write_own_files(folder: Path) -> None:
-    """Write the files that README takes for the reader's own."""
-    X, y, X_new, _ = long_tailed_digits()
-    np.savez(folder / "features.npz", features=X, labels=y)
-    np.savez(folder / "new.npz", features=X_new)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -75,6 +76,20 @@ def test_links_and_images_lead_somewhere(page):
         and not (page.parent / target.split("#")[0]).exists()
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_names_and_files_that_a_page_writes_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for name in set(re.findall(r"(?<![\w./])protail(?:_paper)?(?:\.\w+)+", text)):
+        place, _, last = name.rpartition(".")
+        try:
+            module = import_module(place)
+        except ModuleNotFoundError:  # an attribute of a class
+            module = attrgetter(place.rpartition(".")[2])(import_module(place.rpartition(".")[0]))
+        assert hasattr(module, last) or import_module(name), name
+    for path in set(re.findall(r"`((?:\w+/)+\w+\.py)`", text)):
+        assert any((ROOT / base / path).exists() for base in ("", "src", "src/protail")), path
 
 
 def commands(command, words="protail"):
@@ -248,6 +263,16 @@ def test_a_page_that_lies_is_found(text, complaint, folder, monkeypatch):
     page.write_text(text, encoding="utf-8")
     with pytest.raises(Exception, match=complaint):
         Reader(page, folder).read()
+
+
+def test_a_page_can_be_written_again(folder, monkeypatch):
+    monkeypatch.setattr("reference.documents.ROOT", folder)
+    page = folder / "page.md"
+    page.write_text("```console\n$ python -c 'print(3)'\n4\n5\n$ python -c 'print(6)'\n```\n")
+    assert rewrite(page) == 2
+    shown = ["$ python -c 'print(3)'", "3", "$ python -c 'print(6)'", "6"]
+    assert page.read_text().splitlines()[1:-1] == shown
+    assert rewrite(page) == 0
 
 
 def _extras():
