@@ -178,7 +178,8 @@ class Reader:
         except AssertionError:
             if not self.rewrites or "..." in shown:
                 raise
-            self.new_lines.append((first_line, len(shown), real.rstrip().splitlines()))
+            lines = [line.rstrip() for line in real.splitlines() if line.strip()]
+            self.new_lines.append((first_line, len(shown), lines))
 
     def type_words(self, words: list[str], environment: dict[str, str]) -> tuple[int, str]:
         """Run a command; give its exit code and what it prints."""
