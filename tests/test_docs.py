@@ -8,14 +8,23 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from protail.recipes import recipe_names
 from reference.apart import run_apart
-from reference.digits import long_tailed_digits
-from reference.documents import PAGES, ROOT, Reader, indented_code, runnable, same_output
+from reference.documents import (
+    PAGES,
+    ROOT,
+    Reader,
+    indented_code,
+    rewrite,
+    runnable,
+    same_output,
+    write_own_files,
+)
 
 DOCS = ROOT / "docs"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -40,13 +49,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with threadpool_limits(1):
         yield tmp_path
-
-
-def write_own_files(folder: Path) -> None:
-    """Write the files that README takes for the reader's own."""
-    X, y, X_new, _ = long_tailed_digits()
-    np.savez(folder / "features.npz", features=X, labels=y)
-    np.savez(folder / "new.npz", features=X_new)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -76,6 +78,20 @@ def test_links_and_images_lead_somewhere(page):
     assert missing == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_names_and_files_that_a_page_writes_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for name in set(re.findall(r"(?<![\w./])protail(?:_paper)?(?:\.\w+)+", text)):
+        place, _, last = name.rpartition(".")
+        try:
+            module = import_module(place)
+        except ModuleNotFoundError:  # an attribute of a class
+            module = attrgetter(place.rpartition(".")[2])(import_module(place.rpartition(".")[0]))
+        assert hasattr(module, last) or import_module(name), name
+    for path in set(re.findall(r"`((?:\w+/)+\w+\.py)`", text)):
+        assert any((ROOT / base / path).exists() for base in ("", "src", "src/protail")), path
+
+
 def commands(command, words="protail"):
     """Give the words of a command and of every command below it."""
     below = getattr(command, "commands", {})
@@ -102,7 +118,8 @@ def test_the_navigation_names_every_page():
             return [entry]
         return [page for child in children for page in pages(child)]
 
-    named = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("!ENV ", "")
+    named = pages(yaml.safe_load(text)["nav"])
     assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 
@@ -113,7 +130,7 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocstrings_handlers.python")
     place = tmp_path_factory.mktemp("site")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", place],
         cwd=ROOT,
         capture_output=True,
         encoding="utf-8",
@@ -150,7 +167,7 @@ def test_the_reference_has_every_public_name(name, site):
     assert missing == []
 
 
-def test_every_package_of_the_house_has_a_page():
+def test_every_package_has_a_page():
     import protail
 
     folder = Path(protail.__file__).parent
@@ -160,6 +177,16 @@ def test_every_package_of_the_house_has_a_page():
         if not place.parent.name.startswith("_")
     }
     assert packages - set(MODULES) == {"protail.cli", "protail.estimator"}
+
+
+def test_the_methods_page_has_every_recipe_and_names_that_exist():
+    tables = "".join(re.findall(r"(?m)^\|.*$", (DOCS / "methods.md").read_text(encoding="utf-8")))
+    assert [name for name in recipe_names() if f"`{name}`" not in tables] == []
+    packages = {"heads": "models.heads", "augment": "data.augment"}
+    found = re.findall(r"\b(losses|heads|methods|data|augment|training)\.(\w+)", tables)
+    assert found
+    for package, name in found:
+        assert hasattr(import_module(f"protail.{packages.get(package, package)}"), name), name
 
 
 def test_the_site_asks_nobody_else_for_anything(site):
@@ -236,6 +263,16 @@ def test_a_page_that_lies_is_found(text, complaint, folder, monkeypatch):
     page.write_text(text, encoding="utf-8")
     with pytest.raises(Exception, match=complaint):
         Reader(page, folder).read()
+
+
+def test_a_page_can_be_written_again(folder, monkeypatch):
+    monkeypatch.setattr("reference.documents.ROOT", folder)
+    page = folder / "page.md"
+    page.write_text("```console\n$ python -c 'print(3)'\n4\n5\n$ python -c 'print(6)'\n```\n")
+    assert rewrite(page) == 2
+    shown = ["$ python -c 'print(3)'", "3", "$ python -c 'print(6)'", "6"]
+    assert page.read_text().splitlines()[1:-1] == shown
+    assert rewrite(page) == 0
 
 
 def _extras():

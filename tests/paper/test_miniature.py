@@ -69,7 +69,7 @@ def test_steps_on_files_are_not_recorded(imagenet, tmp_path, monkeypatch):
         seen.append(captured)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("protail.experiments.pipeline.RepresentationTraining", stop)
+    monkeypatch.setattr("protail.training.stage1.RepresentationTraining", stop)
     data = load_dataset("imagenet-lt", root=imagenet)
     options = replace(Options.automatic("cpu"), driver="captured")
     draw = Draw("imagenet-lt", miniature=len(data.train))

@@ -12,7 +12,8 @@ from reference.documents import ROOT
 # What README.md says of results.
 IN_README = (
     "{{ table4; Mixture distillation, PC (pc-strong); all; at 100; mirrored; .1f }} % (mean of "
-    "{{ table4; Mixture distillation, PC (pc-strong); seeds; at 100 }} seeds, mirrored) where "
+    "{{ table4; Mixture distillation, PC (pc-strong); seeds; at 100 }} seeds, with "
+    "horizontal-flip averaging) where "
     "`pc-la` has {{ table4; PC + LA; all; at 100; mirrored; .1f }}, for two",
     "post-hoc logit adjustment of the same network has {{ table4; Mixture distillation, post-hoc "
     "LogitAdjust; all; at 100; mirrored; .1f }}, which cannot be told apart.",

@@ -10,7 +10,7 @@ from reference.easy_images import easy_data
 pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
 
-from protail.report.search_picture import search_picture  # noqa: E402
+from protail.report import search_picture  # noqa: E402
 
 OVER = ["classifier.tau", "classifier.lr", "classifier.normalize", "classifier.epochs=1:5"]
 

@@ -24,6 +24,7 @@ from protail.data._random import (
     random_uniform,
     stream_key,
 )
+from protail.options import Count, checked
 from protail.profile import class_codes
 
 # Draws made at once: few enough to start in a millisecond, enough to hide call overhead.
@@ -390,11 +391,12 @@ class ClassBalancedSampler(_ClassStreamSampler):
     array([3, 3])
     """
 
+    @checked
     def __init__(
-        self, labels: Labels, run: int = 1, *, seed: int = 0, rank: int = 0, world_size: int = 1
+        self, labels: Labels, run: Count = 1, *, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
-        self.run = whole_number("run", run, 1)
+        self.run = int(run)
         self._max_n = int(self._groups.sizes.max())
         self._last_round = (self._max_n - 1) // self.run
         self._last_run = self._max_n - self._last_round * self.run
@@ -499,11 +501,12 @@ class ProgressiveSampler(_ClassStreamSampler):
     [False, True]
     """
 
+    @checked
     def __init__(
-        self, labels: Labels, epochs: int, *, seed: int = 0, rank: int = 0, world_size: int = 1
+        self, labels: Labels, epochs: Count, *, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
-        self.epochs = whole_number("epochs", epochs, 1)
+        self.epochs = int(epochs)
         self._class_of_row = np.repeat(np.arange(len(self._groups)), self._groups.sizes)
 
     def _classes(self, epoch: int, begin: int, end: int) -> Index:

@@ -1,7 +1,6 @@
 """Pictures of results."""
 
-from protail.report.pictures import accuracy_picture
-from protail.report.search_picture import search_picture
+from protail.report.pictures import accuracy_picture, search_picture
 
 __all__ = [
     "accuracy_picture",

@@ -151,10 +151,13 @@ def _register(name: str, title: str, n_classes: int, *choices: dict[str, str]) -
         place = folder if lists is None else Path(lists)
         whole = [files for files in choices if all((place / f).is_file() for f in files.values())]
         if not whole:
-            wanted = " or ".join(" and ".join(files.values()) for files in choices)
+            wanted = [", ".join(files.values()) for files in choices]
+            every = dict.fromkeys(file for files in choices for file in files.values())
+            missing = [file for file in every if not (place / file).is_file()]
             raise DataSetError(
-                f"{name}: files are missing in {place}; expected {wanted}. Name the folder that "
-                "holds them (lists=, --lists) and the folder of the images (root=, --data-root)."
+                f"{name}: {', '.join(missing)} not found in {place}; expected the list files "
+                f"{' or '.join(wanted)}. Name the folder that holds them (lists=, --lists) and "
+                "the folder of the images (root=, --data-root)."
             )
         listed = {}
         for part, file in whole[0].items():
