@@ -110,10 +110,10 @@ class StoredArray:
 
     def whole(self, path: Path) -> NDArray[Any]:
         """Read a 1-d array, bytes as text."""
-        blocks = (
-            self._decompressed(path, 0, BLOCK_BYTES) if self.compressed else [self.mapped(path)]
-        )
-        values = np.concatenate([*blocks])
+        if self.compressed:
+            values = np.concatenate([*self._decompressed(path, 0, BLOCK_BYTES)])
+        else:
+            values = np.array(self.mapped(path))
         return np.strings.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
     @property
