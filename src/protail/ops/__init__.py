@@ -7,12 +7,25 @@ one rule that merges them.
 """
 
 from protail.ops import chunked, fused, reference
-from protail.ops._arguments import DISTANCES, TEMPERATURES, check_distance, compute_dtype
+from protail.ops._arguments import TEMPERATURES, compute_dtype
 from protail.ops._gaps import Gaps, gaps
 from protail.ops._memory import MEMORY_BUDGET
 from protail.ops._parts import Parts, TopK
 from protail.ops._precision import full_precision, in_full
 from protail.ops._rows import add_rows_, unit_rows
+from protail.ops.distance import (
+    DISTANCES,
+    Cosine,
+    Distance,
+    Euclidean,
+    Mahalanobis,
+    SqEuclidean,
+    as_distance,
+    check_distance,
+    distance_names,
+    make_distance,
+    register_distance,
+)
 from protail.ops.reference import distances, logits
 from protail.ops.search import nearest, top_k
 from protail.ops.selected import loss
@@ -21,13 +34,20 @@ __all__ = [
     "DISTANCES",
     "MEMORY_BUDGET",
     "TEMPERATURES",
+    "Cosine",
+    "Distance",
+    "Euclidean",
     "Gaps",
+    "Mahalanobis",
     "Parts",
+    "SqEuclidean",
     "TopK",
     "add_rows_",
+    "as_distance",
     "check_distance",
     "chunked",
     "compute_dtype",
+    "distance_names",
     "distances",
     "full_precision",
     "fused",
@@ -35,8 +55,10 @@ __all__ = [
     "in_full",
     "logits",
     "loss",
+    "make_distance",
     "nearest",
     "reference",
+    "register_distance",
     "top_k",
     "unit_rows",
 ]

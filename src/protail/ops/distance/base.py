@@ -1,0 +1,317 @@
+"""What every distance says of itself, and distances by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import NamedTuple, Self, TypeVar
+
+from torch import Tensor
+
+from protail._messages import unknown_name
+from protail._registry import Registry
+from protail.ops._space import Space
+
+
+class Flat(NamedTuple):
+    """A loss to compute, moved to where the distance follows from ``|x - c|^2`` alone."""
+
+    x_bd: Tensor
+    prototypes_cd: Tensor
+    temperature: Tensor | None
+    adjustment_c: Tensor | None
+    distance: Distance
+
+
+class Distance:
+    """How far a row is from a prototype, as everything in `protail.ops` asks it.
+
+    A distance follows from one square: the squared length of ``x - c``, after `move`, each channel
+    divided by its temperature. How squares are expanded into matrix products, cut into pieces and
+    searched is the same for all; what they become is said here. Most distances of your own are a
+    subclass of `Euclidean` (the root of a square) or `SqEuclidean` (the square) with a `move`.
+
+    Attributes
+    ----------
+    name : str
+        What users write; `register_distance` sets it.
+    power : int
+        Rows and prototypes k times as long are ``k ** power`` times as far: 1, 2, or 0 where
+        lengths do not matter. By it fits choose the length of rows.
+    rate : float
+        What a logit loses for each unit that `link_` gives.
+    lifts : bool
+        Whether the gradient divides by the distance: squares are then lifted by their rounding
+        error, so that nothing is divided by rounding error alone.
+    vector_copies : int
+        Copies of its vectors that placing them takes, for the memory budget.
+    space_type : type
+        Where vectors are placed for matrix products.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops.distance import as_distance
+    >>> euclidean = as_distance("euclidean")
+    >>> (
+    ...     euclidean.between(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0]])),
+    ...     euclidean.power,
+    ... )
+    (tensor([5.]), 1)
+    """
+
+    name: str = ""
+    power: int = 1
+    rate: float = 0.5
+    lifts: bool = False
+    vector_copies: int = 2
+    space_type: type[Space] = Space
+
+    @classmethod
+    def for_features(cls, n_features: int) -> Self:
+        """Make the distance of a head for rows of this length, with parameters to learn, if any."""
+        return cls()
+
+    def space(
+        self,
+        x_bd: Tensor,
+        prototypes_cd: Tensor,
+        temperature: Tensor | None,
+        *,
+        any_length: bool = False,
+    ) -> Space:
+        """Make the space in which rows and prototypes are placed for matrix products."""
+        return self.space_type(self, x_bd, prototypes_cd, temperature, any_length=any_length)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Give the tensors the distance holds; one that has any is a ``torch.nn.Module`` too."""
+        return ()
+
+    def move(self, difference_pd: Tensor) -> Tensor:
+        """Apply a linear map to differences of vectors, in their dtype; here none."""
+        return difference_pd
+
+    def width(self, n_features: int) -> int:
+        """Say how many channels `move` makes of as many: each can have a temperature."""
+        return n_features
+
+    def between(self, x_pd: Tensor, prototypes_pd: Tensor) -> Tensor:
+        """Measure each row from the prototype beside it: what the distance is."""
+        return self.measure(self.move(x_pd - prototypes_pd))
+
+    def measure(self, difference_pd: Tensor) -> Tensor:
+        """Give the distances that belong to moved differences, exactly."""
+        raise NotImplementedError
+
+    def link(self, square_bc: Tensor) -> Tensor:
+        """Turn squares into distances, with a finite gradient at 0; autograd derives it."""
+        raise NotImplementedError
+
+    def unlink(self, distance: Tensor) -> Tensor:
+        """Turn distances into squares."""
+        raise NotImplementedError
+
+    def gaps(self, square_b: Tensor, beyond_bc: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn least squares, and how much larger others are, into distances; may be in place."""
+        raise NotImplementedError
+
+    def is_sure(self, error: Tensor, square: Tensor, allowed: Tensor, tolerance: float) -> Tensor:
+        """Say which squares give good distances.
+
+        Parameters
+        ----------
+        error, square : Tensor
+            Squares, and how far they may be off.
+        allowed : Tensor
+            ``tolerance`` times the row's largest square.
+        tolerance : float
+            How far off a distance may be, as a part of the row's largest distance.
+
+        Returns
+        -------
+        Tensor
+            False where it is not known.
+        """
+        raise NotImplementedError
+
+    def times(self, distance: Tensor, factor: float) -> Tensor:
+        """Give the distances of rows and prototypes ``factor`` times as long."""
+        for _ in range(self.power):
+            distance = distance * factor
+        return distance
+
+    def steepness(self, distance: float) -> float:
+        """Say how fast a distance of this size grows with the length of ``x - c``."""
+        raise NotImplementedError
+
+    def flat(
+        self,
+        x_bd: Tensor,
+        prototypes_cd: Tensor,
+        temperature: Tensor | None,
+        adjustment_c: Tensor | None,
+    ) -> Flat:
+        """Move a loss to where the distance follows from ``|x - c|^2``; autograd sees it."""
+        return Flat(x_bd, prototypes_cd, temperature, adjustment_c, self)
+
+    def link_(self, square_bc: Tensor, own_b1: Tensor) -> None:
+        """Turn squares, and lengths from the own class, into distances, in place."""
+        raise NotImplementedError
+
+    def pull_(self, p_bc: Tensor, own_p_b1: Tensor, distance_bc: Tensor, own_b1: Tensor) -> float:
+        """Multiply by the distance's gradient, written by hand, in place.
+
+        Parameters
+        ----------
+        p_bc, own_p_b1 : Tensor
+            Slopes of the loss by distance; become what multiplies ``x - c`` in the gradient.
+        distance_bc, own_b1 : Tensor
+            What `link_` made.
+
+        Returns
+        -------
+        float
+            A factor that is still to come.
+        """
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+Made = TypeVar("Made", bound=Distance)
+
+DISTANCES: Registry[Distance] = Registry("distance", given=(), package="protail.ops.distance")
+# Those that a name alone makes. Compiled code looks here: it cannot see through the registry.
+_READY: dict[str, Distance] = {}
+
+
+def register_distance(name: str) -> Callable[[type[Made]], type[Made]]:
+    """Give a distance a name that heads, the estimator and recipes know.
+
+    Parameters
+    ----------
+    name : str
+        What users will write. It must be free.
+
+    Returns
+    -------
+    callable
+        A decorator for a subclass of `Distance`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail import ops
+    >>> @ops.register_distance("first-channel")
+    ... class FirstChannel(ops.Euclidean):
+    ...     def move(self, difference_pd):
+    ...         return difference_pd[..., :1]
+    ...
+    ...     def width(self, n_features):
+    ...         return 1
+    >>> ops.distances(torch.tensor([[3.0, 5.0]]), torch.tensor([[1.0, 0.0]]), "first-channel")
+    tensor([[2.]])
+    """
+    remember = DISTANCES.register(name)
+
+    def register(distance: type[Made]) -> type[Made]:
+        remember(distance)
+        distance.name = name
+        if not inspect.signature(distance).parameters:
+            _READY[name] = distance()
+        return distance
+
+    return register
+
+
+def distance_names(*, ready: bool = False) -> list[str]:
+    """List the distances that `make_distance` knows.
+
+    Parameters
+    ----------
+    ready : bool, default=False
+        Only those that have no tensors of their own, so that a name says all.
+
+    Returns
+    -------
+    list of str
+        In the order of the alphabet.
+
+    Examples
+    --------
+    >>> from protail.ops import distance_names
+    >>> {"cosine", "euclidean", "mahalanobis", "sqeuclidean"} <= set(distance_names())
+    True
+    """
+    return [name for name in DISTANCES.names() if not ready or name in _READY]
+
+
+def check_distance(distance: str | Distance) -> None:
+    """Raise unless ``distance`` is one, or a name of `distance_names`.
+
+    Parameters
+    ----------
+    distance : str or Distance
+        What to check.
+
+    Examples
+    --------
+    >>> from protail.ops import check_distance
+    >>> check_distance("cosine")
+    """
+    if not isinstance(distance, Distance) and distance not in DISTANCES.names():
+        raise ValueError(unknown_name("distance", distance, DISTANCES.names()))
+
+
+def as_distance(distance: str | Distance) -> Distance:
+    """Give the distance that a name stands for; one that is no name comes back.
+
+    Parameters
+    ----------
+    distance : str or Distance
+        A name of ``distance_names(ready=True)``, or a distance.
+
+    Returns
+    -------
+    Distance
+        The object to ask.
+
+    Examples
+    --------
+    >>> from protail.ops.distance import as_distance
+    >>> as_distance("cosine")
+    Cosine()
+    """
+    if isinstance(distance, Distance):
+        return distance
+    ready = _READY.get(distance)
+    return DISTANCES.make(distance) if ready is None else ready
+
+
+def make_distance(distance: str | Distance, n_features: int) -> Distance:
+    """Make a distance for a head: one with tensors begins with parameters to learn.
+
+    Parameters
+    ----------
+    distance : str or Distance
+        A name of `distance_names`, or a distance, which comes back.
+    n_features : int
+        Length of a feature vector.
+
+    Returns
+    -------
+    Distance
+        The object to ask.
+
+    Examples
+    --------
+    >>> from protail.ops import make_distance
+    >>> make_distance("mahalanobis", 2).matrix.data
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    if isinstance(distance, Distance):
+        return distance
+    made: Distance = DISTANCES.factory(distance).for_features(n_features)  # type: ignore[attr-defined]
+    return made
