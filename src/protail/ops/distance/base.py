@@ -67,6 +67,10 @@ class Distance:
     vector_copies: int = 2
     space_type: type[Space] = Space
 
+    def __init_subclass__(cls) -> None:
+        """Take no name over: only what is registered under it can be made again by a name."""
+        cls.name = ""
+
     @classmethod
     def for_features(cls, n_features: int) -> Self:
         """Make the distance of a head for rows of this length, with parameters to learn, if any."""
