@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 
-from protail.ops import Mahalanobis
+from protail.ops.distance import Mahalanobis
 from reference import distances as naive
 
 DISTANCES = ("cosine", "euclidean", "sqeuclidean")

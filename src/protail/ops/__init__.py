@@ -13,38 +13,20 @@ from protail.ops._memory import MEMORY_BUDGET
 from protail.ops._parts import Parts, TopK
 from protail.ops._precision import full_precision, in_full
 from protail.ops._rows import add_rows_, unit_rows
-from protail.ops.distance import (
-    DISTANCES,
-    Cosine,
-    Distance,
-    Euclidean,
-    Mahalanobis,
-    SqEuclidean,
-    as_distance,
-    check_distance,
-    distance_names,
-    make_distance,
-    register_distance,
-)
+from protail.ops.distance import Distance, as_distance, distance_names, make_distance
 from protail.ops.reference import distances, logits
 from protail.ops.search import nearest, top_k
 from protail.ops.selected import loss
 
 __all__ = [
-    "DISTANCES",
     "MEMORY_BUDGET",
     "TEMPERATURES",
-    "Cosine",
     "Distance",
-    "Euclidean",
     "Gaps",
-    "Mahalanobis",
     "Parts",
-    "SqEuclidean",
     "TopK",
     "add_rows_",
     "as_distance",
-    "check_distance",
     "chunked",
     "compute_dtype",
     "distance_names",
@@ -58,7 +40,6 @@ __all__ = [
     "make_distance",
     "nearest",
     "reference",
-    "register_distance",
     "top_k",
     "unit_rows",
 ]

@@ -88,7 +88,7 @@ def gaps(
     distance = as_distance(distance)
     inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
     with whole_products(x.device):
-        return measured(distance.space(*inputs, any_length=True), inputs)
+        return measured(distance.space(distance, *inputs, any_length=True), inputs)
 
 
 def measured(space: Space, inputs: Inputs) -> Gaps:
@@ -135,7 +135,7 @@ class _Doubt(NamedTuple):
         shape = (-1, *[1] * (square.ndim - 1))
         error, allowed = self.error_b.reshape(shape), self.allowed_b.reshape(shape)
         tolerance = _TOLERANCE[space.result_dtype]
-        return ~space.distance.is_sure(error, square, allowed, tolerance)
+        return ~(error <= space.distance.room(square, allowed, tolerance))
 
     def of_rows(self, rows_b: Tensor) -> _Doubt:
         return _Doubt(*(part[rows_b] for part in self))
@@ -178,5 +178,5 @@ def _refined(
 
 
 def _in_wider_numbers(distance: Distance, inputs: Inputs, factor: float) -> Gaps:
-    found = measured(distance.space(*inputs, any_length=True), inputs)
+    found = measured(distance.space(distance, *inputs, any_length=True), inputs)
     return Gaps(*(distance.times(part, factor) for part in found))

@@ -92,6 +92,12 @@ def rounding(n_features: int, dtype: torch.dtype, device: torch.device) -> float
     return accumulated if dtype == torch.float64 else accumulated + _shortening(device.type)
 
 
+def smallest_length(dtype: torch.dtype) -> float:
+    """Give a length below which squares underflow: shorter vectors count as none."""
+    smallest: float = torch.finfo(dtype).tiny ** 0.5 * 1024
+    return smallest
+
+
 def _shortening(kind: str) -> float:
     return _SHORTENED.get(_products(kind).fp32_precision, 0.0)
 

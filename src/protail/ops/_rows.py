@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protail.ops._precision import smallest_length
+
 # Where a GPU adds up rows in one kernel without sorting them, and the table is so small that
 # filling it takes no time.
 _EMBEDDED_ROWS = 3072
@@ -88,8 +90,7 @@ def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:
             [0.0000, 0.0000]]), tensor([0., 1.]))
     """
     length_n1 = torch.linalg.vector_norm(vectors_nd, dim=-1, keepdim=True)
-    # Squares of anything shorter underflow: it has no direction that could be trusted.
-    zero_n1 = length_n1 < torch.finfo(vectors_nd.dtype).tiny ** 0.5 * 1024
+    zero_n1 = length_n1 < smallest_length(vectors_nd.dtype)
     inverse_n1 = torch.where(zero_n1, 1, length_n1).reciprocal().masked_fill(zero_n1, 0)
     return vectors_nd * inverse_n1, zero_n1.squeeze(-1).to(vectors_nd.dtype)
 

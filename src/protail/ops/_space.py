@@ -32,6 +32,11 @@ _BYTES_OF_ONE = 32
 _LARGE, _DIVISOR = 2.0**400, 2.0**600
 
 
+# Vectors, and 1 where one has no direction; a class's vector, and its temperature.
+Laid = tuple[Tensor, Tensor | None]
+Own = tuple[Tensor, Tensor | None]
+
+
 class Inputs(NamedTuple):
     """Rows, prototypes and temperature, as ``check_inputs`` gives it."""
 
@@ -42,6 +47,10 @@ class Inputs(NamedTuple):
     def of_rows(self, rows: Tensor | slice) -> Inputs:
         """Take some rows and all prototypes."""
         return self._replace(x_bd=self.x_bd[rows])
+
+    def of_classes(self, index: Tensor) -> Own:
+        """Take the prototypes of some classes, and their temperature."""
+        return self.prototypes_cd[index], own_temperature(self.temperature, index)
 
     def in_wider_numbers(self) -> tuple[Inputs, float] | None:
         """Give float64 numbers whose squares do not overflow, and what they were divided by."""
@@ -121,13 +130,11 @@ class Space:
     def _settle(self, device: torch.device) -> None:
         """Change scheme, dtype and centring, where the space needs others."""
 
-    def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
         """Bring vectors to where they are centred; mark those without direction."""
         return vectors_nd.to(self.dtype), None
 
-    def _place(
-        self, vectors_nd: Tensor, temperature: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _place(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
         vectors_nd, zero_n = self._lay(vectors_nd, temperature)
         # Centred first: far from the origin, moving or scaling would round x - c at the size of x.
         moved_nd = self.distance.move(vectors_nd - self.middle_d)
@@ -224,31 +231,21 @@ class Space:
             return None
         return temperature.to(self.dtype).rsqrt()
 
-    def beyond(
-        self,
-        x_pd: Tensor,
-        prototypes: Tensor,
-        temperature: Tensor | None,
-        class_p: Tensor,
-        other_p: Tensor,
-    ) -> Tensor:
+    def beyond(self, x_pd: Tensor, one: Own, other: Own) -> Tensor:
         """Say how much larger the square of one distance is than that of another, row by row.
 
         ``|x - c|^2 - |x - o|^2 = (c - o) . (c + o - 2x)``: where a row is so far away that the two
         distances are equal in every digit, this still tells which is shorter.
         """
-        x_pd, class_pd, other_pd = (
-            vectors.to(self.dtype) for vectors in (x_pd, prototypes[class_p], prototypes[other_p])
-        )
+        x_pd, c_pd, o_pd = (vectors.to(self.dtype) for vectors in (x_pd, one[0], other[0]))
         move = self.distance.move
-        gap_pd = move(class_pd - other_pd) * move(class_pd + other_pd - 2 * x_pd)
-        class_t, other_t = (own_temperature(temperature, index) for index in (class_p, other_p))
-        if class_t is None or other_t is None:
+        gap_pd = move(c_pd - o_pd) * move(c_pd + o_pd - 2 * x_pd)
+        if one[1] is None or other[1] is None:
             return gap_pd.sum(1)
-        class_w, other_w = (t.to(self.dtype).reciprocal() for t in (class_t, other_t))
+        class_w, other_w = (t.to(self.dtype).reciprocal() for t in (one[1], other[1]))
         gap_pd = gap_pd * class_w
         if self.scheme in ("class", "dense"):
-            gap_pd += (class_w - other_w) * move(x_pd - other_pd).square()
+            gap_pd += (class_w - other_w) * move(x_pd - o_pd).square()
         return gap_pd.sum(1)
 
 
@@ -261,8 +258,7 @@ def _squares(vectors_nd: Tensor) -> Tensor:
 
 def exact_distances(space: Space, inputs: Inputs, class_bk: Tensor) -> Tensor:
     """Measure each row from some classes of its own by subtraction in float64."""
-    exact = space.in_double()
-    x_bd, prototypes_cd, temperature = inputs
+    exact, x_bd = space.in_double(), inputs.x_bd
     n_rows, n_features = x_bd.shape
     width = class_bk.shape[1] * max(1, n_features)
     step = _SUBTRACTED_AT_A_TIME // width
@@ -270,11 +266,7 @@ def exact_distances(space: Space, inputs: Inputs, class_bk: Tensor) -> Tensor:
         budget = memory_budget(x_bd.device, n_rows * width * _BYTES_OF_ONE)
         step = budget // (width * _BYTES_OF_ONE)
     found = [
-        exact.pairs(
-            x_bd[rows].unsqueeze(1),
-            prototypes_cd[class_bk[rows]],
-            own_temperature(temperature, class_bk[rows]),
-        )
+        exact.pairs(x_bd[rows].unsqueeze(1), *inputs.of_classes(class_bk[rows]))
         for rows in pieces(n_rows, max(1, step))
     ]
     return found[0] if len(found) == 1 else torch.cat(found)
@@ -282,11 +274,9 @@ def exact_distances(space: Space, inputs: Inputs, class_bk: Tensor) -> Tensor:
 
 def beyond(space: Space, inputs: Inputs, row_p: Tensor, class_p: Tensor, other_p: Tensor) -> Tensor:
     """Compare the squares of two classes' distances from a row in float64; see `Space.beyond`."""
-    exact = space.in_double()
-    x_bd, prototypes_cd, temperature = inputs
+    exact, x_bd = space.in_double(), inputs.x_bd
     found_p = torch.empty(len(row_p), dtype=exact.dtype, device=x_bd.device)
     for part in pieces(len(row_p), max(1, _SUBTRACTED_AT_A_TIME // max(1, x_bd.shape[1]))):
-        found_p[part] = exact.beyond(
-            x_bd[row_p[part]], prototypes_cd, temperature, class_p[part], other_p[part]
-        )
+        pair = (inputs.of_classes(index_p[part]) for index_p in (class_p, other_p))
+        found_p[part] = exact.beyond(x_bd[row_p[part]], *pair)
     return found_p

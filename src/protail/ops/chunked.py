@@ -18,6 +18,7 @@ from protail.ops._memory import Blocks, pieces
 from protail.ops._parts import Parts
 from protail.ops._precision import full_precision
 from protail.ops._rows import add_rows_, own_temperature
+from protail.ops._space import Inputs
 from protail.ops.distance.base import Distance, as_distance
 
 # Larger pieces fall out of a CPU's caches and take twice the time.
@@ -62,11 +63,10 @@ def loss(
     """
     distance = as_distance(distance)
     temperature = check_inputs(x, prototypes, distance, temperature)
-    *inputs, distance = x, prototypes, temperature, adjustment, distance
-    if distance.tensors():  # the pieces pull at the four inputs only
-        with full_precision(x.device):
-            *inputs, distance = distance.flat(x, prototypes, temperature, adjustment)
-    loss_b: Tensor = _ChunkedLoss.apply(*inputs, target, distance, memory_budget)
+    inputs = Inputs(x, prototypes, temperature)
+    if distance.tensors():  # the pieces pull at the inputs only
+        inputs, adjustment, distance = distance.flat(inputs, adjustment)
+    loss_b: Tensor = _ChunkedLoss.apply(*inputs, adjustment, target, distance, memory_budget)
     if reduction == "none":
         return loss_b
     return loss_b.sum() if reduction == "sum" else loss_b.mean()
@@ -81,7 +81,7 @@ class _Problem:
         x_bd, prototypes_cd, temperature, _ = self.inputs = inputs
         self.target_b = target_b
         self.shared = temperature is not None and temperature.shape[0] == 1
-        self.space = distance.space(x_bd, prototypes_cd, temperature)
+        self.space = distance.space(distance, x_bd, prototypes_cd, temperature)
         if x_bd.device.type == "cpu":
             budget = _CACHED_BYTES if budget is None else min(budget, _CACHED_BYTES)
         self.blocks = Blocks.within(budget, x_bd, prototypes_cd, self.space.dtype.itemsize)

@@ -17,8 +17,9 @@ from torch.autograd.function import once_differentiable
 
 from protail._messages import unknown_name
 from protail.ops._arguments import check_inputs, compute_dtype, scheme_of
-from protail.ops._precision import full_precision, rounding
+from protail.ops._precision import full_precision, rounding, smallest_length
 from protail.ops._rows import sum_rows
+from protail.ops._space import Inputs
 from protail.ops.distance.base import Distance, as_distance
 
 _REDUCTIONS = ("mean", "sum")
@@ -69,8 +70,8 @@ def loss(
     temperature = None if temperature is None else temperature.to(dtype)
     adjustment = None if adjustment is None else adjustment.to(dtype)
     with full_precision(x.device):
-        *inputs, distance = distance.flat(x, prototypes, temperature, adjustment)
-        result: Tensor = _FusedLoss.apply(*inputs, target, distance, reduction)
+        inputs, adjustment, distance = distance.flat(Inputs(x, prototypes, temperature), adjustment)
+        result: Tensor = _FusedLoss.apply(*inputs, adjustment, target, distance, reduction)
         return result
 
 
@@ -88,7 +89,7 @@ class _FusedLoss(torch.autograd.Function):
         distance: Distance,
         reduction: str,
     ) -> Tensor:
-        state = _measure(x_bd, prototypes_cd, temperature, target_b, distance)
+        state = _measure(Inputs(x_bd, prototypes_cd, temperature), target_b, distance)
         if adjustment_c is None:
             logits_bc = state.distance_bc * -distance.rate
         else:
@@ -122,13 +123,8 @@ class _State(NamedTuple):
     by_class: Tensor | None  # 1 / T, (C, 1)
 
 
-def _measure(
-    x_bd: Tensor,
-    prototypes_cd: Tensor,
-    temperature: Tensor | None,
-    target_b: Tensor,
-    distance: Distance,
-) -> _State:
+def _measure(inputs: Inputs, target_b: Tensor, distance: Distance) -> _State:
+    x_bd, prototypes_cd, temperature = inputs
     middle_d = prototypes_cd.mean(0)
     u_bd, v_cd = x_bd - middle_d, prototypes_cd - middle_d
     own_bd = x_bd - prototypes_cd.index_select(0, target_b)
@@ -178,7 +174,8 @@ def _gradients(
     # What multiplies (x - c): the distance knows. Cancellation would spoil the own class, the
     # nearest one, so its row goes by subtraction and not through the products.
     pull_bc = p_bc
-    factor *= distance.pull_(pull_bc, pull_own_b1, state.distance_bc, state.own_b1)
+    distance.pull_(pull_own_b1, state.own_b1.clamp_min(smallest_length(u_bd.dtype)))
+    factor *= distance.pull_(pull_bc, state.distance_bc)
     pull_bc.scatter_(1, target_b1, 0)
     if by_class is not None:
         pull_bc *= by_class.mT

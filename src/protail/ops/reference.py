@@ -71,7 +71,7 @@ def distances(
     )
     measurable = not tracked and _shapes_may_depend_on_data(x)
     with whole_products(x.device) if measurable else full_precision(x.device):
-        space = distance.space(x, prototypes, temperature, any_length=measurable)
+        space = distance.space(distance, x, prototypes, temperature, any_length=measurable)
         if measurable:
             distance_bc = measured(space, Inputs(x, prototypes, temperature)).distances()
         else:

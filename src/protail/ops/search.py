@@ -68,7 +68,7 @@ def nearest(
     if len(x) == 0:
         return torch.empty(0, dtype=torch.int64, device=x.device)
     with whole_products(x.device):
-        space = distance.space(*inputs, any_length=True)
+        space = distance.space(distance, *inputs, any_length=True)
         lowest = _scan(space, inputs, memory_budget, _Lowest.of)
     class_b = lowest.class_b
     if bool(lowest.open_b.any()):
@@ -160,7 +160,7 @@ def top_k(
     if len(x) == 0:
         return TopK(x.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=x.device))
     with whole_products(x.device):
-        space = distance.space(*inputs, any_length=True)
+        space = distance.space(distance, *inputs, any_length=True)
         found = _exactly(space, inputs, k, memory_budget)
     return found._replace(distances_bk=found.distances_bk.to(space.result_dtype))
 
@@ -185,7 +185,7 @@ def _exactly(space: Space, inputs: Inputs, k: int, budget: int | None) -> TopK:
 def _in_wider_numbers(
     distance: Distance, inputs: Inputs, factor: float, k: int, budget: int | None
 ) -> TopK:
-    found = _exactly(distance.space(*inputs, any_length=True), inputs, k, budget)
+    found = _exactly(distance.space(distance, *inputs, any_length=True), inputs, k, budget)
     return found._replace(distances_bk=distance.times(found.distances_bk, factor))
 
 

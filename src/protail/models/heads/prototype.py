@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from protail import ops
 from protail._registry import Count, OneOf, Positive, checked
 from protail.models.heads.registry import register_head
-from protail.ops import Distance, add_rows_, check_distance, compute_dtype, make_distance
+from protail.ops import Distance, add_rows_, compute_dtype, make_distance
+from protail.ops.distance import DISTANCES
 from protail.profile import class_codes
 
 # The parameter that holds the temperatures, for each form of them.
@@ -121,7 +122,8 @@ class PrototypeHead(nn.Module):
         normalize: float | None = None,
     ) -> None:
         """Raise unless the names are known and go together."""
-        check_distance(distance)
+        if not isinstance(distance, Distance):
+            DISTANCES.factory(distance)
         for name, value, unused in (
             ("temperature_form", temperature_form, "exp"),
             ("initial_temperature", initial_temperature, 1.0),

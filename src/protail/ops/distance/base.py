@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from torch import Tensor
 
-from protail._messages import unknown_name
 from protail._registry import Registry
-from protail.ops._space import Space
+from protail.ops._space import Inputs, Space
 
-
-class Flat(NamedTuple):
-    """A loss to compute, moved to where the distance follows from ``|x - c|^2`` alone."""
-
-    x_bd: Tensor
-    prototypes_cd: Tensor
-    temperature: Tensor | None
-    adjustment_c: Tensor | None
-    distance: Distance
+Flat = tuple[Inputs, Tensor | None, "Distance"]
 
 
 class Distance:
@@ -28,8 +20,8 @@ class Distance:
 
     A distance follows from one square: the squared length of ``x - c``, after `move`, each channel
     divided by its temperature. How squares are expanded into matrix products, cut into pieces and
-    searched is the same for all; what they become is said here. Most distances of your own are a
-    subclass of `Euclidean` (the root of a square) or `SqEuclidean` (the square) with a `move`.
+    searched is the same for all; what they become is said here. As it stands this is a distance
+    that is the square; one that is its root is a subclass of `Euclidean`.
 
     Attributes
     ----------
@@ -45,7 +37,7 @@ class Distance:
         error, so that nothing is divided by rounding error alone.
     vector_copies : int
         Copies of its vectors that placing them takes, for the memory budget.
-    space_type : type
+    space : type
         Where vectors are placed for matrix products.
 
     Examples
@@ -61,11 +53,11 @@ class Distance:
     """
 
     name: str = ""
-    power: int = 1
+    power: int = 2
     rate: float = 0.5
     lifts: bool = False
     vector_copies: int = 2
-    space_type: type[Space] = Space
+    space: type[Space] = Space
 
     def __init_subclass__(cls) -> None:
         """Take no name over: only what is registered under it can be made again by a name."""
@@ -76,28 +68,17 @@ class Distance:
         """Make the distance of a head for rows of this length, with parameters to learn, if any."""
         return cls()
 
-    def space(
-        self,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        *,
-        any_length: bool = False,
-    ) -> Space:
-        """Make the space in which rows and prototypes are placed for matrix products."""
-        return self.space_type(self, x_bd, prototypes_cd, temperature, any_length=any_length)
-
     def tensors(self) -> tuple[Tensor, ...]:
         """Give the tensors the distance holds; one that has any is a ``torch.nn.Module`` too."""
         return ()
 
-    def move(self, difference_pd: Tensor) -> Tensor:
-        """Apply a linear map to differences of vectors, in their dtype; here none."""
-        return difference_pd
-
     def width(self, n_features: int) -> int:
         """Say how many channels `move` makes of as many: each can have a temperature."""
         return n_features
+
+    def move(self, difference_pd: Tensor) -> Tensor:
+        """Apply a linear map to differences of vectors, in their dtype; here none."""
+        return difference_pd
 
     def between(self, x_pd: Tensor, prototypes_pd: Tensor) -> Tensor:
         """Measure each row from the prototype beside it: what the distance is."""
@@ -105,38 +86,26 @@ class Distance:
 
     def measure(self, difference_pd: Tensor) -> Tensor:
         """Give the distances that belong to moved differences, exactly."""
-        raise NotImplementedError
+        return difference_pd.square().sum(-1)
 
     def link(self, square_bc: Tensor) -> Tensor:
-        """Turn squares into distances, with a finite gradient at 0; autograd derives it."""
-        raise NotImplementedError
+        """Turn squares into distances, with a finite gradient at 0, which autograd derives."""
+        return square_bc.clamp_min(0)
 
     def unlink(self, distance: Tensor) -> Tensor:
         """Turn distances into squares."""
-        raise NotImplementedError
+        return distance
 
     def gaps(self, square_b: Tensor, beyond_bc: Tensor) -> tuple[Tensor, Tensor]:
         """Turn least squares, and how much larger others are, into distances; may be in place."""
-        raise NotImplementedError
+        return square_b, beyond_bc
 
-    def is_sure(self, error: Tensor, square: Tensor, allowed: Tensor, tolerance: float) -> Tensor:
-        """Say which squares give good distances.
+    def room(self, square: Tensor, allowed: Tensor, part: float) -> Tensor:
+        """Say how far squares may be off, so that distances are by ``part`` of the row's largest.
 
-        Parameters
-        ----------
-        error, square : Tensor
-            Squares, and how far they may be off.
-        allowed : Tensor
-            ``tolerance`` times the row's largest square.
-        tolerance : float
-            How far off a distance may be, as a part of the row's largest distance.
-
-        Returns
-        -------
-        Tensor
-            False where it is not known.
+        ``allowed`` is that part of the row's largest square.
         """
-        raise NotImplementedError
+        return allowed.expand_as(square)
 
     def times(self, distance: Tensor, factor: float) -> Tensor:
         """Give the distances of rows and prototypes ``factor`` times as long."""
@@ -146,38 +115,23 @@ class Distance:
 
     def steepness(self, distance: float) -> float:
         """Say how fast a distance of this size grows with the length of ``x - c``."""
-        raise NotImplementedError
+        return 2 * math.sqrt(distance)
 
-    def flat(
-        self,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-    ) -> Flat:
-        """Move a loss to where the distance follows from ``|x - c|^2``; autograd sees it."""
-        return Flat(x_bd, prototypes_cd, temperature, adjustment_c, self)
+    def flat(self, inputs: Inputs, adjustment_c: Tensor | None) -> Flat:
+        """Move a loss to where the distance follows from ``|x - c|`` alone; autograd sees it."""
+        return inputs, adjustment_c, self
 
     def link_(self, square_bc: Tensor, own_b1: Tensor) -> None:
-        """Turn squares, and lengths from the own class, into distances, in place."""
-        raise NotImplementedError
+        """Turn squares, and lengths of ``x - c`` for the own class, into distances, in place."""
+        own_b1.square_()
 
-    def pull_(self, p_bc: Tensor, own_p_b1: Tensor, distance_bc: Tensor, own_b1: Tensor) -> float:
-        """Multiply by the distance's gradient, written by hand, in place.
+    def pull_(self, p: Tensor, distance: Tensor) -> float:
+        """Multiply slopes of the loss by the distance's gradient, written by hand.
 
-        Parameters
-        ----------
-        p_bc, own_p_b1 : Tensor
-            Slopes of the loss by distance; become what multiplies ``x - c`` in the gradient.
-        distance_bc, own_b1 : Tensor
-            What `link_` made.
-
-        Returns
-        -------
-        float
-            A factor that is still to come.
+        In place ``p`` becomes what multiplies ``x - c``, but for a factor, which is given back.
+        ``distance`` is above 0. Of a square the gradient is ``2 (x - c)``.
         """
-        raise NotImplementedError
+        return 2.0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -206,15 +160,16 @@ def register_distance(name: str) -> Callable[[type[Made]], type[Made]]:
     Examples
     --------
     >>> import torch
-    >>> from protail import ops
-    >>> @ops.register_distance("first-channel")
-    ... class FirstChannel(ops.Euclidean):
+    >>> from protail.ops import distances
+    >>> from protail.ops.distance import Euclidean, register_distance
+    >>> @register_distance("first-channel")
+    ... class FirstChannel(Euclidean):
     ...     def move(self, difference_pd):
     ...         return difference_pd[..., :1]
     ...
     ...     def width(self, n_features):
     ...         return 1
-    >>> ops.distances(torch.tensor([[3.0, 5.0]]), torch.tensor([[1.0, 0.0]]), "first-channel")
+    >>> distances(torch.tensor([[3.0, 5.0]]), torch.tensor([[1.0, 0.0]]), "first-channel")
     tensor([[2.]])
     """
     remember = DISTANCES.register(name)
@@ -249,23 +204,6 @@ def distance_names(*, ready: bool = False) -> list[str]:
     True
     """
     return [name for name in DISTANCES.names() if not ready or name in _READY]
-
-
-def check_distance(distance: str | Distance) -> None:
-    """Raise unless ``distance`` is one, or a name of `distance_names`.
-
-    Parameters
-    ----------
-    distance : str or Distance
-        What to check.
-
-    Examples
-    --------
-    >>> from protail.ops import check_distance
-    >>> check_distance("cosine")
-    """
-    if not isinstance(distance, Distance) and distance not in DISTANCES.names():
-        raise ValueError(unknown_name("distance", distance, DISTANCES.names()))
 
 
 def as_distance(distance: str | Distance) -> Distance:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from protail.ops._arguments import scheme_of
-from protail.ops._rows import own_temperature, unit_rows
-from protail.ops._space import Expansion, Points, Space
+from protail.ops._rows import unit_rows
+from protail.ops._space import Expansion, Inputs, Laid, Own, Points, Space
 from protail.ops.distance.base import Flat, register_distance
 from protail.ops.distance.sqeuclidean import SqEuclidean
 
@@ -29,19 +29,26 @@ class Sphere(Space):
         if not self.centred and device.type != "mps":
             self.dtype = torch.float64
 
-    def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        vectors_nd = vectors_nd.to(self.dtype)
-        if self.any_length:
-            vectors_nd = _of_largest_one(vectors_nd)
-        if not self.centred:
-            return vectors_nd, None
-        return unit_rows(self._by_channel(vectors_nd, temperature))
+    def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
+        vectors_nd = self._of_any_length(vectors_nd)
+        return (
+            unit_rows(self._by_channel(vectors_nd, temperature))
+            if self.centred
+            else (vectors_nd, None)
+        )
 
-    def _place(
-        self, vectors_nd: Tensor, temperature: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _place(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
         vectors_nd, zero_n = self._lay(vectors_nd, temperature)
         return vectors_nd - self.middle_d, zero_n
+
+    def _of_any_length(self, vectors_nd: Tensor) -> Tensor:
+        vectors_nd = vectors_nd.to(self.dtype)
+        if not self.any_length:
+            return vectors_nd
+        # To a largest entry of 1, which changes no angle, so that no square overflows.
+        largest_n1 = torch.linalg.vector_norm(vectors_nd, torch.inf, dim=-1, keepdim=True)
+        scaled_nd: Tensor = vectors_nd / largest_n1.masked_fill_(largest_n1 == 0, 1)
+        return scaled_nd
 
     def expand(self, rows: Points, classes: Points, *, floor: bool = False) -> Expansion:
         """Square the differences of unit vectors."""
@@ -67,25 +74,12 @@ class Sphere(Space):
         return torch.where((no_u + no_v) > 0, 1, distance_p).to(self.result_dtype)
 
     def _units(self, vectors_pd: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-        vectors_pd = vectors_pd.to(self.dtype)
-        if self.any_length:
-            vectors_pd = _of_largest_one(vectors_pd)
+        vectors_pd = self._of_any_length(vectors_pd)
         return unit_rows(vectors_pd if scale is None else vectors_pd * scale)
 
-    def beyond(
-        self,
-        x_pd: Tensor,
-        prototypes: Tensor,
-        temperature: Tensor | None,
-        class_p: Tensor,
-        other_p: Tensor,
-    ) -> Tensor:
+    def beyond(self, x_pd: Tensor, one: Own, other: Own) -> Tensor:
         """Subtract the distances: on the sphere no row is far away."""
-        found_p, from_other_p = (
-            self.pairs(x_pd, prototypes[index_p], own_temperature(temperature, index_p))
-            for index_p in (class_p, other_p)
-        )
-        return 2 * (found_p - from_other_p)
+        return 2 * (self.pairs(x_pd, *one) - self.pairs(x_pd, *other))
 
 
 @register_distance("cosine")
@@ -99,7 +93,8 @@ class Cosine(SqEuclidean):
     Examples
     --------
     >>> import torch
-    >>> from protail.ops import Cosine, distances
+    >>> from protail.ops import distances
+    >>> from protail.ops.distance import Cosine
     >>> distances(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]]), Cosine())
     tensor([[1., 0.]])
     """
@@ -107,7 +102,7 @@ class Cosine(SqEuclidean):
     power = 0
     rate = 0.25  # `link_` leaves the square, twice the distance
     vector_copies = 4
-    space_type = Sphere
+    space = Sphere
 
     def between(self, x_pd: Tensor, prototypes_pd: Tensor) -> Tensor:
         """Take the cosine from 1."""
@@ -129,14 +124,9 @@ class Cosine(SqEuclidean):
         """Give 1: nothing is farther than 2."""
         return 1.0
 
-    def flat(
-        self,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-    ) -> Flat:
+    def flat(self, inputs: Inputs, adjustment_c: Tensor | None) -> Flat:
         """Make unit vectors of both sides, so that the square is twice the cosine distance."""
+        x_bd, prototypes_cd, temperature = inputs
         idle_c = torch.zeros((), dtype=x_bd.dtype, device=x_bd.device)
         if scheme_of(temperature) == "channel" and temperature is not None:
             scale = temperature.rsqrt()
@@ -147,11 +137,4 @@ class Cosine(SqEuclidean):
         units_cd, zero_c = unit_rows(prototypes_cd)
         offset_c = idle_c - self.rate * zero_c
         adjustment_c = offset_c if adjustment_c is None else adjustment_c + offset_c
-        return Flat(units_bd, units_cd, None, adjustment_c, self)
-
-
-def _of_largest_one(vectors_nd: Tensor) -> Tensor:
-    """Scale rows to a largest entry of 1, which changes no angle, so that no square overflows."""
-    largest_n1 = torch.linalg.vector_norm(vectors_nd, torch.inf, dim=-1, keepdim=True)
-    scaled_nd: Tensor = vectors_nd / largest_n1.masked_fill_(largest_n1 == 0, 1)
-    return scaled_nd
+        return Inputs(units_bd, units_cd, None), adjustment_c, self

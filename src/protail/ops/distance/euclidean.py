@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from protail.ops._precision import smallest_length
 from protail.ops.distance.base import Distance, register_distance
 
 
@@ -25,7 +26,8 @@ class Euclidean(Distance):
     Examples
     --------
     >>> import torch
-    >>> from protail.ops import Euclidean, distances
+    >>> from protail.ops import distances
+    >>> from protail.ops.distance import Euclidean
     >>> distances(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0]]), Euclidean())
     tensor([[5.]])
     """
@@ -53,9 +55,9 @@ class Euclidean(Distance):
         sum_bc = (square_b.unsqueeze(1) + beyond_bc).sqrt_().add_(nearest_b.unsqueeze(1))
         return nearest_b, beyond_bc.div_(sum_bc.clamp_min_(torch.finfo(sum_bc.dtype).tiny))
 
-    def is_sure(self, error: Tensor, square: Tensor, allowed: Tensor, tolerance: float) -> Tensor:
-        """Compare errors of roots: ``error / (2 root)``, at most ``tolerance * largest root``."""
-        return error <= allowed.sqrt() * square.sqrt().mul_(2 * tolerance**0.5)
+    def room(self, square: Tensor, allowed: Tensor, part: float) -> Tensor:
+        """Let a root be off by ``part`` of the largest: it is off by ``error / (2 root)``."""
+        return allowed.sqrt() * square.sqrt().mul_(2 * part**0.5)
 
     def steepness(self, distance: float) -> float:
         """Give 1: far and near it grows as the length does."""
@@ -63,16 +65,9 @@ class Euclidean(Distance):
 
     def link_(self, square_bc: Tensor, own_b1: Tensor) -> None:
         """Take the roots."""
-        square_bc.clamp_min_(_smallest(square_bc.dtype) ** 2).sqrt_()
+        square_bc.clamp_min_(smallest_length(square_bc.dtype) ** 2).sqrt_()
 
-    def pull_(self, p_bc: Tensor, own_p_b1: Tensor, distance_bc: Tensor, own_b1: Tensor) -> float:
+    def pull_(self, p: Tensor, distance: Tensor) -> float:
         """Divide by the distance: the gradient is ``(x - c) / d``."""
-        p_bc /= distance_bc
-        own_p_b1 /= own_b1.clamp_min(_smallest(own_b1.dtype))
+        p /= distance
         return 1.0
-
-
-def _smallest(dtype: torch.dtype) -> float:
-    """Give a length below which squares underflow: shorter differences count as none."""
-    smallest: float = torch.finfo(dtype).tiny ** 0.5 * 1024
-    return smallest

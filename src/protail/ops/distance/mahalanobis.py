@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from protail.ops._arguments import compute_dtype
+from protail.ops._space import Inputs
 from protail.ops.distance.base import Flat, register_distance
 from protail.ops.distance.euclidean import Euclidean
 
@@ -36,7 +37,8 @@ class Mahalanobis(nn.Module, Euclidean):
     Examples
     --------
     >>> import torch
-    >>> from protail.ops import Mahalanobis, distances
+    >>> from protail.ops import distances
+    >>> from protail.ops.distance import Mahalanobis
     >>> x, prototypes = torch.tensor([[3.0, 1.0]]), torch.tensor([[0.0, 0.0], [3.0, 3.0]])
     >>> distances(x, prototypes, Mahalanobis(torch.tensor([[1.0, 0.0], [0.0, 4.0]])))
     tensor([[5., 8.]])
@@ -88,19 +90,12 @@ class Mahalanobis(nn.Module, Euclidean):
         moved_pd = difference_pd.to(wide) @ self.matrix.to(wide).mT
         return moved_pd.to(difference_pd.dtype)
 
-    def flat(
-        self,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-    ) -> Flat:
+    def flat(self, inputs: Inputs, adjustment_c: Tensor | None) -> Flat:
         """Map both sides once, centred: what is left is Euclidean."""
-        dtype = compute_dtype(x_bd, prototypes_cd, temperature)
-        x_bd, prototypes_cd = x_bd.to(dtype), prototypes_cd.to(dtype)
+        x_bd, prototypes_cd = (vectors.to(compute_dtype(*inputs)) for vectors in inputs[:2])
         middle_d = prototypes_cd.detach().mean(0)
-        u_bd, v_cd = self.move(x_bd - middle_d), self.move(prototypes_cd - middle_d)
-        return Flat(u_bd, v_cd, temperature, adjustment_c, Euclidean())
+        moved = self.move(x_bd - middle_d), self.move(prototypes_cd - middle_d)
+        return Inputs(*moved, inputs.temperature), adjustment_c, Euclidean()
 
     def extra_repr(self) -> str:
         """Show the map's shape in ``repr``."""
