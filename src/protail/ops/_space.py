@@ -121,7 +121,7 @@ class Space:
         self.rounding = rounding(n_terms, self.dtype, x_bd.device)
         # Below this size products underflow, and the error is no part of the size any more.
         self._least_size = 4 * n_terms * torch.finfo(self.dtype).tiny / self.rounding
-        self.middle_d: Tensor | float = 0.0
+        self.middle_d = torch.zeros((), dtype=self.dtype, device=x_bd.device)
         if self.centred:
             stride = max(1, -(-prototypes_cd.numel() // _CENTRING_SAMPLE))
             with torch.no_grad():
@@ -136,9 +136,9 @@ class Space:
 
     def _place(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
         vectors_nd, zero_n = self._lay(vectors_nd, temperature)
-        # Centred first: far from the origin, moving or scaling would round x - c at the size of x.
-        moved_nd = self.distance.move(vectors_nd - self.middle_d)
-        return self._by_channel(moved_nd, temperature), zero_n
+        # Centred first: far from the origin, scaling would round x - c at the size of x.
+        centred_nd = self.distance.difference(vectors_nd, self.middle_d)
+        return self._by_channel(centred_nd, temperature), zero_n
 
     def _by_channel(self, vectors_nd: Tensor, temperature: Tensor | None) -> Tensor:
         if self.scheme != "channel":
@@ -212,7 +212,7 @@ class Space:
     def in_double(self) -> Space:
         """Give the same space for `pairs` in float64 (float32 where a device has none)."""
         exact = copy(self)
-        if not (isinstance(self.middle_d, Tensor) and self.middle_d.device.type == "mps"):
+        if self.middle_d.device.type != "mps":
             exact.dtype = exact.result_dtype = torch.float64
         return exact
 
@@ -222,7 +222,8 @@ class Space:
         The vectors lie in the last of any number of dimensions, and the temperature has one row,
         or one for each pair. The gradient is zero where the distance is.
         """
-        difference_pd = self.distance.move(x_pd.to(self.dtype) - prototypes_pd.to(self.dtype))
+        x_pd, prototypes_pd = x_pd.to(self.dtype), prototypes_pd.to(self.dtype)
+        difference_pd = self.distance.difference(x_pd, prototypes_pd)
         scale = self._scale(temperature)
         return self.distance.measure(difference_pd if scale is None else difference_pd * scale)
 
@@ -238,14 +239,14 @@ class Space:
         distances are equal in every digit, this still tells which is shorter.
         """
         x_pd, c_pd, o_pd = (vectors.to(self.dtype) for vectors in (x_pd, one[0], other[0]))
-        move = self.distance.move
-        gap_pd = move(c_pd - o_pd) * move(c_pd + o_pd - 2 * x_pd)
+        subtract = self.distance.difference
+        gap_pd = subtract(c_pd, o_pd) * subtract(c_pd + o_pd, 2 * x_pd)
         if one[1] is None or other[1] is None:
             return gap_pd.sum(1)
         class_w, other_w = (t.to(self.dtype).reciprocal() for t in (one[1], other[1]))
         gap_pd = gap_pd * class_w
         if self.scheme in ("class", "dense"):
-            gap_pd += (class_w - other_w) * move(x_pd - o_pd).square()
+            gap_pd += (class_w - other_w) * subtract(x_pd, o_pd).square()
         return gap_pd.sum(1)
 
 

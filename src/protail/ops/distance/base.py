@@ -18,10 +18,11 @@ Flat = tuple[Inputs, Tensor | None, "Distance"]
 class Distance:
     """How far a row is from a prototype, as everything in `protail.ops` asks it.
 
-    A distance follows from one square: the squared length of ``x - c``, after `move`, each channel
-    divided by its temperature. How squares are expanded into matrix products, cut into pieces and
-    searched is the same for all; what they become is said here. As it stands this is a distance
-    that is the square; one that is its root is a subclass of `Euclidean`.
+    A distance follows from one square: the squared length of `difference`, which is ``x - c`` or
+    a linear map of it, each channel divided by its temperature. How squares are expanded into
+    matrix products, cut into pieces and searched is the same for all; what they become is said
+    here. As it stands this is a distance that is the square; one that is its root is a subclass
+    of `Euclidean`.
 
     Attributes
     ----------
@@ -73,19 +74,19 @@ class Distance:
         return ()
 
     def width(self, n_features: int) -> int:
-        """Say how many channels `move` makes of as many: each can have a temperature."""
+        """Say how many channels `difference` makes of as many: each can have a temperature."""
         return n_features
 
-    def move(self, difference_pd: Tensor) -> Tensor:
-        """Apply a linear map to differences of vectors, in their dtype; here none."""
-        return difference_pd
+    def difference(self, x_pd: Tensor, other_pd: Tensor) -> Tensor:
+        """Subtract vectors, in the dtype of the first; a linear map may follow."""
+        return x_pd - other_pd
 
     def between(self, x_pd: Tensor, prototypes_pd: Tensor) -> Tensor:
         """Measure each row from the prototype beside it: what the distance is."""
-        return self.measure(self.move(x_pd - prototypes_pd))
+        return self.measure(self.difference(x_pd, prototypes_pd))
 
     def measure(self, difference_pd: Tensor) -> Tensor:
-        """Give the distances that belong to moved differences, exactly."""
+        """Give the distances that belong to differences, exactly."""
         return difference_pd.square().sum(-1)
 
     def link(self, square_bc: Tensor) -> Tensor:
@@ -164,8 +165,8 @@ def register_distance(name: str) -> Callable[[type[Made]], type[Made]]:
     >>> from protail.ops.distance import Euclidean, register_distance
     >>> @register_distance("first-channel")
     ... class FirstChannel(Euclidean):
-    ...     def move(self, difference_pd):
-    ...         return difference_pd[..., :1]
+    ...     def difference(self, x, other):
+    ...         return super().difference(x, other)[..., :1]
     ...
     ...     def width(self, n_features):
     ...         return 1

@@ -2,7 +2,7 @@
 
 With ``A^T A`` the inverse of a covariance it is the Mahalanobis distance. The map is given (a
 tensor) or learned (a parameter, which heads train beside the prototypes). All that is said here is
-how differences move; the rest is that of `Euclidean`, with a gradient by ``A`` from autograd.
+how differences are mapped; the rest is that of `Euclidean`, with a gradient by ``A`` from autograd.
 """
 
 from __future__ import annotations
@@ -84,17 +84,17 @@ class Mahalanobis(nn.Module, Euclidean):
             )
         return n_made
 
-    def move(self, difference_pd: Tensor) -> Tensor:
-        """Apply the map in float64: maps that whiten cancel much."""
-        wide = torch.float32 if difference_pd.device.type == "mps" else torch.float64
-        moved_pd = difference_pd.to(wide) @ self.matrix.to(wide).mT
-        return moved_pd.to(difference_pd.dtype)
+    def difference(self, x_pd: Tensor, other_pd: Tensor) -> Tensor:
+        """Subtract and map in float64: a map that whitens magnifies what rounding leaves."""
+        wide = torch.float32 if x_pd.device.type == "mps" else torch.float64
+        moved_pd = (x_pd.to(wide) - other_pd.to(wide)) @ self.matrix.to(wide).mT
+        return moved_pd.to(x_pd.dtype)
 
     def flat(self, inputs: Inputs, adjustment_c: Tensor | None) -> Flat:
         """Map both sides once, centred: what is left is Euclidean."""
         x_bd, prototypes_cd = (vectors.to(compute_dtype(*inputs)) for vectors in inputs[:2])
         middle_d = prototypes_cd.detach().mean(0)
-        moved = self.move(x_bd - middle_d), self.move(prototypes_cd - middle_d)
+        moved = (self.difference(vectors, middle_d) for vectors in (x_bd, prototypes_cd))
         return Inputs(*moved, inputs.temperature), adjustment_c, Euclidean()
 
     def extra_repr(self) -> str:

@@ -30,5 +30,5 @@ class SqEuclidean(Distance):
 
     def between(self, x_pd: Tensor, prototypes_pd: Tensor) -> Tensor:
         """Square the length."""
-        length_p: Tensor = torch.linalg.vector_norm(self.move(x_pd - prototypes_pd), dim=-1)
+        length_p: Tensor = torch.linalg.vector_norm(self.difference(x_pd, prototypes_pd), dim=-1)
         return length_p.square()
