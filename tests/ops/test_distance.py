@@ -93,6 +93,17 @@ def test_a_distance_of_ones_own_is_one_class(own_names):
     assert torch.equal(
         nearest(problem.x, problem.prototypes, **problem.options), expected.argmin(1)
     )
+    stretched_problem = make_problem(2, (30, 20, 5), "euclidean", "channel")
+    stretched_problem.x *= stretched
+    stretched_problem.prototypes *= stretched
+    for form in FORMS.values():
+        value, gradients = problem.loss_and_gradients(form)
+        same, expected = stretched_problem.loss_and_gradients(form)
+        torch.testing.assert_close(value, same)
+        for one, other, factor in zip(
+            gradients, expected, (stretched, stretched, 1, 1), strict=True
+        ):
+            torch.testing.assert_close(one, other * factor)
     assert Stretched().name == "stretched"
     with pytest.raises(ValueError, match="'stretched' is already a distance"):
         register_distance("stretched")(SqEuclidean)

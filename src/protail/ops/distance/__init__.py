@@ -7,7 +7,6 @@ one file here that registers itself, or a file of one's own.
 from protail.ops.distance.base import (
     DISTANCES,
     Distance,
-    Flat,
     as_distance,
     distance_names,
     make_distance,
@@ -23,7 +22,6 @@ __all__ = [
     "Cosine",
     "Distance",
     "Euclidean",
-    "Flat",
     "Mahalanobis",
     "SqEuclidean",
     "as_distance",

@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 from torch import Tensor
 
 from protail._registry import Registry
+from protail.ops._arguments import compute_dtype
 from protail.ops._space import Inputs, Space
 
 Flat = tuple[Inputs, Tensor | None, "Distance"]
@@ -120,7 +121,12 @@ class Distance:
 
     def flat(self, inputs: Inputs, adjustment_c: Tensor | None) -> Flat:
         """Move a loss to where the distance follows from ``|x - c|`` alone; autograd sees it."""
-        return inputs, adjustment_c, self
+        if type(self).difference is Distance.difference:
+            return inputs, adjustment_c, self
+        x_bd, prototypes_cd = (vectors.to(compute_dtype(*inputs)) for vectors in inputs[:2])
+        middle_d = prototypes_cd.detach().mean(0)
+        mapped = (self.difference(vectors, middle_d) for vectors in (x_bd, prototypes_cd))
+        return Inputs(*mapped, inputs.temperature), adjustment_c, self
 
     def link_(self, square_bc: Tensor, own_b1: Tensor) -> None:
         """Turn squares, and lengths of ``x - c`` for the own class, into distances, in place."""

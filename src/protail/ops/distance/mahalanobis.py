@@ -12,7 +12,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from protail.ops._arguments import compute_dtype
 from protail.ops._space import Inputs
 from protail.ops.distance.base import Flat, register_distance
 from protail.ops.distance.euclidean import Euclidean
@@ -91,11 +90,8 @@ class Mahalanobis(nn.Module, Euclidean):
         return moved_pd.to(x_pd.dtype)
 
     def flat(self, inputs: Inputs, adjustment_c: Tensor | None) -> Flat:
-        """Map both sides once, centred: what is left is Euclidean."""
-        x_bd, prototypes_cd = (vectors.to(compute_dtype(*inputs)) for vectors in inputs[:2])
-        middle_d = prototypes_cd.detach().mean(0)
-        moved = (self.difference(vectors, middle_d) for vectors in (x_bd, prototypes_cd))
-        return Inputs(*moved, inputs.temperature), adjustment_c, Euclidean()
+        """Map both sides once: what is left is Euclidean."""
+        return *super().flat(inputs, adjustment_c)[:2], Euclidean()
 
     def extra_repr(self) -> str:
         """Show the map's shape in ``repr``."""
