@@ -128,18 +128,9 @@ class _ChunkedLoss(torch.autograd.Function):
     """The loss of each row, by pieces in both directions."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-        target_b: Tensor,
-        distance: Distance,
-        budget: int | None,
-    ) -> Tensor:
-        inputs = (x_bd, prototypes_cd, temperature, adjustment_c)
-        problem = _Problem(inputs, target_b, distance, budget)
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        *inputs, target_b, distance, budget = given
+        problem, x_bd = _Problem(tuple(inputs), target_b, distance, budget), given[0]
         loss_b = x_bd.new_empty(len(x_bd), dtype=problem.space.result_dtype)
         log_total_b = torch.empty_like(loss_b)
         with full_precision(x_bd.device):

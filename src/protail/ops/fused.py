@@ -79,16 +79,8 @@ class _FusedLoss(torch.autograd.Function):
     """The loss, whose gradients are ready before anyone asks for them."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-        target_b: Tensor,
-        distance: Distance,
-        reduction: str,
-    ) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        x_bd, prototypes_cd, temperature, adjustment_c, target_b, distance, reduction = given
         state = _measure(Inputs(x_bd, prototypes_cd, temperature), target_b, distance)
         if adjustment_c is None:
             logits_bc = state.distance_bc * -distance.rate

@@ -70,18 +70,11 @@ def nearest(
     with whole_products(x.device):
         space = distance.space(distance, *inputs, any_length=True)
         lowest = _scan(space, inputs, memory_budget, _Lowest.of)
-    class_b = lowest.class_b
-    if bool(lowest.open_b.any()):
-        open_b = lowest.open_b.nonzero().squeeze(1)
-        exact = top_k(
-            x[open_b],
-            prototypes,
-            1,
-            distance=distance,
-            temperature=temperature,
-            memory_budget=memory_budget,
-        )
-        class_b[open_b] = exact.classes_bk.squeeze(1)
+        class_b = lowest.class_b
+        if bool(lowest.open_b.any()):
+            open_b = lowest.open_b.nonzero().squeeze(1)
+            exact = _exactly(space, inputs.of_rows(open_b), 1, memory_budget)
+            class_b[open_b] = exact.classes_bk.squeeze(1)
     return class_b
 
 

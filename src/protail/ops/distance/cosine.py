@@ -30,12 +30,9 @@ class Sphere(Space):
             self.dtype = torch.float64
 
     def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
-        vectors_nd = self._of_any_length(vectors_nd)
-        return (
-            unit_rows(self._by_channel(vectors_nd, temperature))
-            if self.centred
-            else (vectors_nd, None)
-        )
+        if self.centred:
+            return self._units(vectors_nd, self._scale(temperature))
+        return self._of_any_length(vectors_nd), None
 
     def _place(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
         vectors_nd, zero_n = self._lay(vectors_nd, temperature)
