@@ -1,0 +1,90 @@
+"""The closed form against float64 loops that fit again without each row."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protail.estimator._gaussian import ClosedForm, Statistics
+
+
+def problem(counts, n_channels, seed):
+    rng = np.random.default_rng(seed)
+    code = np.repeat(np.arange(len(counts)), counts)
+    centres = 2 * rng.normal(size=(len(counts), n_channels))
+    x = centres[code] + rng.normal(size=(len(code), n_channels)) @ rng.normal(size=(n_channels,) * 2)
+    return x, code
+
+
+def logits_by_loop(x, code, new, n_classes, ridge, kappa):
+    """Score ``new`` with ``W + ridge I``, an absolute ridge, and this kappa."""
+    weight = np.bincount(code, minlength=n_classes)
+    means = {c: x[code == c].mean(0) for c in range(n_classes) if weight[c]}
+    scatter = sum(np.outer(row - means[c], row - means[c]) for row, c in zip(x, code, strict=True))
+    w = scatter / max(1, len(x) - len(means)) + ridge * np.eye(x.shape[1])
+    centre = np.mean(list(means.values()), axis=0)
+    out = np.full((len(new), n_classes), -np.inf)
+    for c, mean in means.items():
+        p = weight[c] / (weight[c] + kappa) * (mean - centre)
+        for i, row in enumerate(new):
+            out[i, c] = (row - centre) @ np.linalg.solve(w, p) - p @ np.linalg.solve(w, p) / 2
+    return out
+
+
+counts = st.lists(st.integers(1, 6), min_size=2, max_size=5).filter(lambda c: max(c) >= 3)
+
+
+@given(counts, st.integers(1, 12), st.sampled_from([0.01, 1.0, 30.0]), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_prototypes_are_those_of_the_loop(counts, n_channels, ridge, seed):
+    x, code = problem(counts, n_channels, seed)
+    given_rows = torch.from_numpy(x), torch.from_numpy(code)
+    statistics = Statistics.of(*given_rows, len(counts))
+    form = ClosedForm.of(statistics, ridge)
+    absolute = ridge * float(statistics.within().diagonal().mean())
+    new = np.random.default_rng(seed + 1).normal(size=(3, n_channels))
+    expected = logits_by_loop(x, code, new, len(counts), absolute, form.kappa)
+    np.testing.assert_allclose(form.logits(torch.from_numpy(new)), expected, rtol=1e-7, atol=1e-7)
+
+
+@given(counts, st.integers(1, 12), st.sampled_from([0.01, 1.0, 30.0]), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_a_row_left_out_is_as_if_it_had_never_been(counts, n_channels, ridge, seed):
+    x, code = problem(counts, n_channels, seed)
+    statistics = Statistics.of(torch.from_numpy(x), torch.from_numpy(code), len(counts))
+    form = ClosedForm.of(statistics, ridge)
+    held = np.flatnonzero(np.array(counts)[code] >= 2)
+    if statistics.degrees < 2:
+        return
+    # The ridge is kept in units of what the covariance was divided by.
+    ratio = form.degrees / (form.degrees - 1)
+    absolute = ratio * ridge * float(statistics.within().diagonal().mean())
+    found = form.logits_without(torch.from_numpy(x[held]), torch.from_numpy(code[held]))
+    for place, row in enumerate(held):
+        rest = np.arange(len(x)) != row
+        expected = logits_by_loop(
+            x[rest], code[rest], x[[row]], len(counts), absolute, form.kappa
+        )
+        np.testing.assert_allclose(found[place], expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_statistics_of_parts_add_up():
+    x, code = (torch.from_numpy(part) for part in problem([5, 4, 3], 4, 0))
+    whole = Statistics.of(x, code, 3)
+    parts = Statistics.of(x[:5], code[:5], 3) + Statistics.of(x[5:], code[5:], 3)
+    for one, other in zip(vars(whole).values(), vars(parts).values(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_class_means_are_trusted_more_the_more_rows_a_class_has():
+    x, code = (torch.from_numpy(part) for part in problem([50, 10, 2], 8, 1))
+    form = ClosedForm.of(Statistics.of(x, code, 3), 1.0)
+    kept = form.shrink(form.weight_c)
+    assert kept[0] > kept[1] > kept[2]
+
+
+@pytest.mark.parametrize("x", [torch.zeros(4, 3), torch.ones(4, 3)])
+def test_rows_that_are_all_alike_give_finite_numbers(x):
+    form = ClosedForm.of(Statistics.of(x, torch.tensor([0, 0, 1, 1]), 2), 1.0)
+    assert form.logits(x).isfinite().all()
