@@ -217,7 +217,7 @@ def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
     over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
     given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=20", *over]
     code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
-    halting = halts_at(tmp_path, "protail.training.drivers.PlainDriver.advance", 3)
+    halting = halts_at(tmp_path, "protail.training.loop.PlainDriver.advance", 3)
     victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path, env=halting)
     wait_for_halt(victim)
     journal = tmp_path / "best.search.journal"

@@ -19,7 +19,7 @@ from protail.data.images import ImageSet
 from protail.experiments import Run
 from protail.experiments import search as search_module
 from protail.models.backbones import backbone_names, register_backbone
-from protail.training.drivers import PlainDriver
+from protail.training.loop import PlainDriver
 from protail.training.stage2 import HeadGroup
 from reference.image_data import write_class_folders
 from reference.small_images import TINY, tiny

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from protail.cli import app
 from protail.experiments import Run
 from protail.models.backbones import make_backbone
-from protail.training.drivers import launch_fabric
+from protail.training.loop import launch_fabric
 from reference import left_threads
 from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny

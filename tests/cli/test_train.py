@@ -196,7 +196,7 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
 @pytest.fixture
 def halted(process, folder):
     """Start a training and halt it in its last epoch, with a checkpoint of an earlier one."""
-    environment = halts_at(folder, "protail.training.drivers.PlainDriver.advance", 25)
+    environment = halts_at(folder, "protail.training.loop.PlainDriver.advance", 25)
     running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0, env=environment)
     wait_for_halt(running)  # at step 25 of 30
     yield running

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from protail.cli import app
 from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_draw
 from protail.data.images.long_tail import subset_description
-from protail.training.drivers import PlainDriver
+from protail.training.loop import PlainDriver
 from protail_paper.cells import Cells
 from protail_paper.cli.bench import Images, _known, _tables, _wanted
 from protail_paper.groups import wanted_cells

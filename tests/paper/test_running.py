@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from protail.experiments import Job, Options, Run, RunError, run_jobs
-from protail.training.drivers import PlainDriver
+from protail.training.loop import PlainDriver
 from protail.training.stage1 import RepresentationTraining
 from protail_paper import _pool, running
 from protail_paper._pool import Pool, _HostWatch

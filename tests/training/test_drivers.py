@@ -3,7 +3,7 @@
 import pytest
 from torch import distributed
 
-from protail.training.drivers import leave_group_at_end
+from protail.training.loop import leave_group_at_end
 
 
 @pytest.fixture

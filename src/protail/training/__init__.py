@@ -1,40 +1,40 @@
 """The training loop, what drives it and what paces it; stage 1 and stage 2."""
 
 from protail.training.batches import ResidentFeed, RowBatch
-from protail.training.drivers import (
-    CapturedDriver,
-    FabricDriver,
-    PlainDriver,
-    launch_fabric,
-    leave_group_at_end,
-)
-from protail.training.feature_cache import FeatureCache, LastStream
 from protail.training.features import (
+    FeatureCache,
     Features,
     FrozenFeatures,
     GivenFeatures,
+    LastStream,
     Stream,
     inferring,
     stage_steps,
     weights_hash,
 )
 from protail.training.loop import (
+    CapturedDriver,
     DivergenceError,
-    Driver,
     Epoch,
     History,
+    PlainDriver,
     Steps,
     Watcher,
+    constant,
+    cosine,
     diverged,
     interleave,
+    launch_fabric,
+    leave_group_at_end,
     make_streams,
     progress_bar,
+    steps,
     threads_for,
     train,
     training_steps,
+    warm_up,
 )
 from protail.training.optimisation import MaxNorm, MovingAverage, SharpnessAware
-from protail.training.schedules import constant, cosine, steps, warm_up
 from protail.training.settings import ClassifierSettings, Precision, RepresentationSettings
 from protail.training.stage1 import (
     RepresentationTraining,
@@ -48,9 +48,7 @@ __all__ = [
     "CapturedDriver",
     "ClassifierSettings",
     "DivergenceError",
-    "Driver",
     "Epoch",
-    "FabricDriver",
     "FeatureCache",
     "Features",
     "FrozenFeatures",

@@ -17,20 +17,20 @@ from protail.methods import METHODS, ImageBatch, Method, make_method
 from protail.models.backbones import check_images, make_backbone
 from protail.models.heads import make_head
 from protail.training.batches import derived_seed, draw_shares, make_loader, mixing_alphas
-from protail.training.drivers import CapturedDriver, FabricDriver, PlainDriver
 from protail.training.features import FrozenFeatures, autocast, for_network
 from protail.training.loop import (
+    CapturedDriver,
     DivergenceError,
-    Driver,
     Epoch,
     History,
+    PlainDriver,
     Result,
     Steps,
     diverged,
+    make_schedule,
     training_steps,
 )
 from protail.training.optimisation import MovingAverage, SharpnessAware, head_constraint
-from protail.training.schedules import make_schedule
 from protail.training.settings import RepresentationSettings
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ class RepresentationTraining:
         check_images(self.method.backbone, (height, width), alone=alone)
         return height, width
 
-    def _make_driver(self) -> Driver[Any]:
-        if self._fabric is not None:
-            self._forward, optimizer = self._fabric.setup(self.method, self.optimizer)
-            return FabricDriver(self._fabric, self._loss, optimizer, self._after_step)
+    def _make_driver(self) -> PlainDriver[Any]:
         if self._captured:
             return CapturedDriver(self.state, self._loss, self.optimizer, self._after_step)
-        return PlainDriver(self._loss, self.optimizer, self._after_step)
+        if self._fabric is None:
+            return PlainDriver(self._loss, self.optimizer, self._after_step)
+        self._forward, optimizer = self._fabric.setup(self.method, self.optimizer)
+        return PlainDriver(self._loss, optimizer, self._after_step, self._fabric.backward)
 
     @property
     def evaluated(self) -> Method:
@@ -348,30 +348,30 @@ def stage1_steps(
     for name, settings in phases.items():
         n_done = max(0, done - epochs_before)
         training = RepresentationTraining(settings, data, start=method, stage=name, **options)
-        tell = None
         # What an earlier phase has learned is part of a later one that was begun.
         if n_done <= settings.epochs or name == last:
             if n_done and restore is not None:
                 restore(training)
-            tell = _counted_on(training, epochs_before, steps_before, after_epoch)
+            tell = _counting_on(training, epochs_before, steps_before, after_epoch)
             method = yield from training.steps(n_done, tell)
+            del tell
         epochs_before += settings.epochs
         steps_before += training.n_steps
         # A training and its driver know each other: only this frees what they hold on a GPU.
-        del training, tell
+        del training
         gc.collect()
     assert method is not None
     return method
 
 
-def _counted_on(
+def _counting_on(
     training: RepresentationTraining, epochs: int, steps: int, after_epoch: AfterEpoch | None
-) -> Callable[[Epoch], None] | None:
-    if after_epoch is None:
-        return None
-    return lambda epoch: after_epoch(
-        training, Epoch(epoch.number + epochs, epoch.step + steps, epoch.loss)
-    )
+) -> Callable[[Epoch], None]:
+    def tell(epoch: Epoch) -> None:
+        if after_epoch is not None:
+            after_epoch(training, Epoch(epoch.number + epochs, epoch.step + steps, epoch.loss))
+
+    return tell
 
 
 def build_method(
@@ -445,22 +445,15 @@ def _generators(device: torch.device) -> list[torch.Generator]:
 def _with_own_generators(steps: Steps[Result], seed: int, device: torch.device) -> Steps[Result]:
     """Let torch's generators be seeded for these steps, and as they were for everybody else."""
     generators = _generators(device)
-    for_steps: list[Tensor] = []
+    own = [torch.Generator(each.device).manual_seed(seed).get_state() for each in generators]
     while True:
-        before = [generator.get_state() for generator in generators]
-        for number, generator in enumerate(generators):
-            if for_steps:
-                generator.set_state(for_steps[number])
-            else:
-                # Not torch.manual_seed: it seeds every device there is, and those stay seeded.
-                generator.manual_seed(seed)
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        finally:
-            for_steps = [generator.get_state() for generator in generators]
-            for generator, state in zip(generators, before, strict=True):
+        with torch.random.fork_rng(devices=[each.device for each in generators[1:]]):
+            for generator, state in zip(generators, own, strict=True):
                 generator.set_state(state)
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            own = [generator.get_state() for generator in generators]
         yield

@@ -11,11 +11,16 @@ from torch import Tensor, nn
 
 from protail.losses import begin_epoch, make_loss
 from protail.models.heads import class_means, make_head
-from protail.training.drivers import CapturedDriver, PlainDriver
 from protail.training.features import Features, Stream, stage_steps
-from protail.training.loop import DivergenceError, Driver, threads_for, train
+from protail.training.loop import (
+    CapturedDriver,
+    DivergenceError,
+    PlainDriver,
+    make_schedule,
+    threads_for,
+    train,
+)
 from protail.training.optimisation import MaxNorm, head_constraint
-from protail.training.schedules import make_schedule
 from protail.training.settings import ClassifierSettings
 
 # What heads must have in common, beside the stream, to learn in the same steps.
@@ -199,7 +204,7 @@ def _learn_group(
 
     fused = frozen.device.type == "cuda"
     optimizer = torch.optim.SGD(_parameter_groups(settings, heads), lr=1.0, fused=fused)
-    steps: Driver[FeatureBatch] = (
+    steps = (
         CapturedDriver(group, group, optimizer, after_step)
         if driver == "captured"
         else PlainDriver(group, optimizer, after_step)
