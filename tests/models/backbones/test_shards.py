@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from protail import _files
 from protail._files import OutputError
 from protail.models.backbones import WeightsError, load_weights, make_backbone, save_weights
-from protail.models.backbones.shards import INDEX
-from protail.models.backbones.weights import read_checkpoint
+from protail.models.backbones.weights import INDEX, read_checkpoint
 
 
 @pytest.fixture(scope="module")

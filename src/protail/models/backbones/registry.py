@@ -12,8 +12,7 @@ from torch import nn
 from protail._messages import OWN_PART, nearest_names, not_installed, unknown_name
 from protail._registry import Registry
 from protail.data.augment import InputSpec
-from protail.models.backbones.shards import WeightsError
-from protail.models.backbones.weights import load_weights
+from protail.models.backbones.weights import WeightsError, load_weights
 from protail.options import Count, checked
 
 Builder = TypeVar("Builder", bound=Callable[[int], nn.Module])
