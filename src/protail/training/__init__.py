@@ -35,11 +35,15 @@ from protail.training.loop import (
     warm_up,
 )
 from protail.training.optimisation import MaxNorm, MovingAverage, SharpnessAware
-from protail.training.settings import ClassifierSettings, Precision, RepresentationSettings
+from protail.training.settings import (
+    ClassifierSettings,
+    Precision,
+    RepresentationSettings,
+    check_experts,
+)
 from protail.training.stage1 import (
     RepresentationTraining,
     build_method,
-    check_experts,
     stage1_steps,
 )
 from protail.training.stage2 import learn_heads, learn_stable_heads

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
@@ -185,6 +185,10 @@ class Loader:
             partners = None if others is None else others[part]
             yield RowBatch(rows[part], places[part], epoch, share, partners)
 
+    def _labelled(self, rows: Tensor, views: Iterable[Tensor]) -> ImageBatch:
+        images, *others = views
+        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
+
     def _mixed(
         self, batch: RowBatch, images: ImageBatch, partners: ImageBatch | None
     ) -> ImageBatch:
@@ -235,8 +239,7 @@ class ResidentFeed(Loader):
 
     def _augmented(self, rows: Tensor, batch: RowBatch, views: Sequence[Augment]) -> ImageBatch:
         pixels = self._pixels[rows]
-        images, *others = (view(pixels, batch.places, batch.epoch) for view in views)
-        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
+        return self._labelled(rows, [view(pixels, batch.places, batch.epoch) for view in views])
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give resident images, these or others, as they are: normalised, on the device."""
@@ -263,15 +266,10 @@ class FileLoader(Loader):
     def __call__(self, batch: tuple[RowBatch, list[list[Tensor]]]) -> ImageBatch:
         """Move the images of a batch to the device and mix them."""
         named, read = batch
-        images = self._on_device(named.rows, read[0])
-        partners = None
-        if named.partners is not None:
-            partners = self._on_device(named.partners, read[1])
+        there = [[view.to(self._device, non_blocking=True) for view in views] for views in read]
+        images = self._labelled(named.rows, there[0])
+        partners = None if named.partners is None else self._labelled(named.partners, there[1])
         return self._mixed(named, images, partners)
-
-    def _on_device(self, rows: Tensor, views: Sequence[Tensor]) -> ImageBatch:
-        images, *others = (view.to(self._device, non_blocking=True) for view in views)
-        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images in files, these or others, as they are: resized, cut and normalised."""
@@ -318,12 +316,10 @@ class _Reader(Dataset[list[list[Tensor]]]):
         read, place, epoch = [], int(self._places[number]), self._epoch
         for rows, views in self._streams:
             image = self._images.image(int(rows[number]))
-            read.append(
-                [
-                    view.clean(image) if epoch is None else view(image, place, epoch)
-                    for view in views
-                ]
-            )
+            if epoch is None:
+                read.append([view.clean(image) for view in views])
+            else:
+                read.append([view(image, place, epoch) for view in views])
         return read
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, distributed, nn
 
 from protail._messages import not_installed, unknown_name
 from protail._stopping import check_stop, in_steps
+from protail.options import BelowOne, checked
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -157,7 +158,8 @@ def steps(drops: Sequence[tuple[float, float]]) -> Schedule:
     return lambda done: factors[bisect.bisect_right(places, done)]
 
 
-def warm_up(schedule: Schedule, part: float) -> Schedule:
+@checked
+def warm_up(schedule: Schedule, part: BelowOne) -> Schedule:
     """Let the learning rate rise along a line over the first part of a training.
 
     Parameters
@@ -179,8 +181,6 @@ def warm_up(schedule: Schedule, part: float) -> Schedule:
     >>> schedule(0.0), schedule(0.05), schedule(0.5)
     (0.0, 0.5, 1.0)
     """
-    if not 0 <= part < 1:
-        raise ValueError(f"part={part!r}; expected a fraction of the training, 0 <= part < 1.")
     if part == 0:
         return schedule
     return lambda done: min(1.0, done / part) * schedule(done)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from protail.options import BelowOne, NonNegative, Positive, Range, checked
 
 # Where the gradient is zero, it has no direction.
 _SMALLEST = 1e-12
@@ -43,18 +46,20 @@ class MaxNorm:
     tensor([0.5000, 0.5000])
     """
 
-    def __init__(self, weight: Tensor, part: float = 0.1, *, radius: float | None = None) -> None:
-        if radius is not None and not radius > 0:
-            raise ValueError(f"radius={radius!r}; expected a number above 0.")
-        if not part >= 0:
-            raise ValueError(f"part={part!r}; expected a number from 0 on, as in 0.1.")
+    @checked
+    def __init__(
+        self,
+        weight: Tensor,
+        part: Annotated[float, Range(closed="both")] = 0.1,
+        *,
+        radius: Positive | None = None,
+    ) -> None:
         self._weight = weight
+        if part == inf and radius is None:
+            radius = inf  # where all rows have one length, inf * 0 would be NaN
         lengths = torch.linalg.vector_norm(weight.detach(), dim=1)
         low, high = lengths.min(), lengths.max()
-        if radius is not None or part == float("inf"):
-            self.radius = torch.full_like(low, part if radius is None else radius)
-        else:
-            self.radius = low + part * (high - low)
+        self.radius = low + part * (high - low) if radius is None else torch.full_like(low, radius)
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -114,9 +119,10 @@ class SharpnessAware:
     1.5
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, radius: float) -> None:
-        if not 0 <= radius < float("inf"):
-            raise ValueError(f"radius={radius!r}; expected a number from 0 on, as in 0.05.")
+    @checked
+    def __init__(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, radius: NonNegative
+    ) -> None:
         self._radius = radius
         groups = optimizer.param_groups
         self._parameters: list[Tensor] = [each for group in groups for each in group["params"]]
@@ -214,10 +220,9 @@ class MovingAverage(nn.Module):
 
     # Not torch's AveragedModel: its first update copies the weights, and it reads a counter on
     # the host, which a CUDA graph cannot hold.
-    def __init__(self, module: nn.Module, decay: float) -> None:
+    @checked
+    def __init__(self, module: nn.Module, decay: BelowOne) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay={decay!r}; expected 0 <= decay < 1, as in 0.999.")
         self.decay = decay
         self.average = copy.deepcopy(module).requires_grad_(False)
         pairs: list[tuple[Tensor, Tensor]] = list(

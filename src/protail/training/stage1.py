@@ -31,7 +31,7 @@ from protail.training.loop import (
     training_steps,
 )
 from protail.training.optimisation import MovingAverage, SharpnessAware, head_constraint
-from protail.training.settings import RepresentationSettings
+from protail.training.settings import RepresentationSettings, check_experts
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -422,16 +422,6 @@ def _load_teacher(method: Method, start: Method) -> None:
                 "with one."
             )
         own.load_state_dict(trained.state_dict())
-
-
-def check_experts(settings: RepresentationSettings, there: int | None, wanted: int | None) -> None:
-    """Raise unless a head for experts meets a backbone that has as many."""
-    if wanted is not None and wanted != there:
-        has = "none" if there is None else there
-        raise ValueError(
-            f"head {settings.head!r} is for {wanted} experts, and backbone {settings.backbone!r} "
-            f"has {has}; expected as many, as in 'resnet32-{wanted}-experts'."
-        )
 
 
 def _generators(device: torch.device) -> list[torch.Generator]:

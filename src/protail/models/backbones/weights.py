@@ -29,7 +29,6 @@ from protail._messages import unknown_name
 INDEX = "weights.safetensors.index.json"
 
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-_WHOLE_COPY = "Get a whole copy."
 # Where training programs put the state dict, the last epoch before the best: which epoch is
 # best was mostly decided on the test set.
 _ENTRIES = ("state_dict", "state_dict_best", "model_state_dict", "model")
@@ -99,6 +98,15 @@ class LoadReport:
         )
 
 
+def _problem(path: Path, text: str) -> WeightsError:
+    """Make the error about a file or folder: what is wrong with it, and what to do."""
+    return WeightsError(f"{path}: {text}")
+
+
+def _damaged(path: Path, text: str) -> WeightsError:
+    return _problem(path, f"{text}. Get a whole copy.")
+
+
 def load_weights(
     model: nn.Module, path: str | os.PathLike[str], *, head: nn.Module | None = None
 ) -> LoadReport:
@@ -161,7 +169,7 @@ def load_weights(
         elif not classifier.take(key, array, (*_PREFIXES, *_CLASSIFIERS)):
             homeless.append(key)
     if homeless or backbone.flawed() or classifier.flawed():
-        raise problem(place, _misfit(stored, backbone, classifier, homeless))
+        raise _problem(place, _misfit(stored, backbone, classifier, homeless))
     model.load_state_dict(backbone.taken, strict=False)
     if head is not None:
         head.load_state_dict(classifier.taken, strict=False)
@@ -259,13 +267,13 @@ def _misfit(
         "wrong": backbone.wrong + head.wrong,
     }
     found = "; ".join(_listed(what, names) for what, names in lists.items() if names)
-    hint = ""
+    told = f"{cause}. Nothing was loaded. {found}."
     if any(key.startswith(_OF_A_RUN) for key in stored):
-        hint = (
+        told += (
             " It is a file of a run: 'protail weights RUN -o FOLDER' writes the backbone alone; "
             "give that folder."
         )
-    return f"{cause}. Nothing was loaded. {found}.{hint}"
+    return told
 
 
 def _size(arrays: Mapping[str, Tensor]) -> str:
@@ -292,16 +300,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def _read(place: Path) -> Checkpoint:
     if place.is_dir():
         if not (place / INDEX).is_file():
-            raise problem(place, f"this folder holds no {INDEX}. Give a file of weights in it.")
-        return Checkpoint(read_shards(place / INDEX), "")
+            raise _problem(place, f"this folder holds no {INDEX}. Give a file of weights in it.")
+        place = place / INDEX
     if not place.is_file():
-        raise problem(place, "there is no such file. Check the path.")
+        raise _problem(place, "there is no such file. Check the path.")
     if place.stat().st_size == 0:
-        raise problem(place, "it is empty. Get a whole copy.")
+        raise _damaged(place, "it is empty")
     if place.name.endswith(".index.json"):
-        return Checkpoint(read_shards(place), "")
+        return Checkpoint(_read_shards(place), "")
     if place.suffix == ".safetensors":
-        return Checkpoint(read_safetensors(place), "")
+        return Checkpoint(_read_safetensors(place), "")
     return _state_dict(place, _torch_load(place), "")
 
 
@@ -311,19 +319,19 @@ def _torch_load(place: Path) -> Any:
             warnings.simplefilter("ignore")  # they advise to do without weights_only
             return torch.load(place, map_location="cpu", weights_only=True)
     except PermissionError as error:
-        raise problem(place, f"it cannot be read: {error.strerror or error}.") from error
+        raise _problem(place, f"it cannot be read: {error.strerror or error}.") from error
     except Exception as error:  # broken bytes fail in many ways inside torch
         if isinstance(error, pickle.UnpicklingError) and _starts_like_a_pickle(place):
-            raise problem(
+            raise _problem(
                 place,
                 "it holds Python objects beside its arrays, or is damaged; objects are not "
                 "read, since reading them can run code. Where you trust it, open it with the "
                 "program that made it and save the state dict alone.",
             ) from error
-        raise problem(
+        raise _damaged(
             place,
             "it is damaged, or no checkpoint; expected what torch.save wrote (.pth, .pt, .bin) "
-            "or .safetensors. Get a whole copy.",
+            "or .safetensors",
         ) from error
 
 
@@ -346,7 +354,7 @@ def _state_dict(place: Path, found: Any, entry: str) -> Checkpoint:
         for name in _ENTRIES:
             if isinstance(found.get(name), Mapping) and entry.count(".") < _DEEPEST:
                 return _state_dict(place, found[name], f"{entry}.{name}".lstrip("."))
-    raise problem(
+    raise _problem(
         place,
         f"it holds {_described(found)}; expected names and arrays, alone or under "
         f"{', '.join(map(repr, _ENTRIES))}. Save module.state_dict().",
@@ -357,11 +365,6 @@ def _described(found: Any) -> str:
     if isinstance(found, Mapping):
         return f"the entries {', '.join(map(repr, list(found)[:10])) or 'of nothing'}"
     return f"a {type(found).__name__}"
-
-
-def problem(path: Path, text: str) -> WeightsError:
-    """Make the error about a file or folder: what is wrong with it, and what to do."""
-    return WeightsError(f"{path}: {text}")
 
 
 def save_weights(
@@ -444,7 +447,7 @@ def is_of_weights(name: str) -> bool:
     return name == INDEX or bool(re.fullmatch(r"weights-\d+-of-\d+\.safetensors", name))
 
 
-def read_shards(index: Path) -> dict[str, Tensor]:
+def _read_shards(index: Path) -> dict[str, Tensor]:
     """Read all arrays that an index names, in its order."""
     weight_map, known = _read_index(index)
     names = list(dict.fromkeys(weight_map.values()))
@@ -452,30 +455,28 @@ def read_shards(index: Path) -> dict[str, Tensor]:
     for name in names:
         shard = index.parent / name
         if not shard.is_file():
-            raise problem(shard, f"this shard, one of {len(names)}, is missing. {_WHOLE_COPY}")
+            raise _damaged(shard, f"this shard, one of {len(names)}, is missing")
         if isinstance(known.get(name), dict):  # other tools' indexes say nothing of their shards
             _check_shard(shard, known[name])
-        arrays = read_safetensors(shard)
+        arrays = _read_safetensors(shard)
         missing = [key for key in weight_map if weight_map[key] == name and key not in arrays]
         if missing:
-            raise problem(
-                shard, f"{missing[0]!r} is not in it, though {index.name} says so. {_WHOLE_COPY}"
-            )
+            raise _damaged(shard, f"{missing[0]!r} is not in it, though {index.name} says so")
         found |= arrays
     unnamed = [key for key in found if key not in weight_map]
     if unnamed:
-        raise problem(index, f"it does not name {unnamed[0]!r}, which a shard holds. {_WHOLE_COPY}")
+        raise _damaged(index, f"it does not name {unnamed[0]!r}, which a shard holds")
     return {key: found[key] for key in weight_map}
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read one safetensors file, which is there."""
     try:
         return load_file(str(path), device="cpu")
     except SafetensorError as error:
-        raise problem(path, f"it is no whole safetensors file ({error}). {_WHOLE_COPY}") from error
+        raise _damaged(path, f"it is no whole safetensors file ({error})") from error
     except OSError as error:
-        raise problem(path, f"it cannot be read: {error.strerror or error}.") from error
+        raise _problem(path, f"it cannot be read: {error.strerror or error}.") from error
 
 
 def _stored(state_dict: Mapping[str, Tensor], dtype: str | None) -> dict[str, Tensor]:
@@ -495,9 +496,9 @@ def _stored(state_dict: Mapping[str, Tensor], dtype: str | None) -> dict[str, Te
                 "tensor. Give module.state_dict()."
             )
         source = tensor.detach().cpu()
-        kind = source.dtype
-        if dtype is not None and source.is_floating_point():
-            kind = _DTYPES[dtype]
+        kind = (
+            _DTYPES.get(dtype or "", source.dtype) if source.is_floating_point() else source.dtype
+        )
         # A clone in plain order: safetensors takes neither shared memory nor channels-last.
         arrays[key] = source.to(kind).clone(memory_format=torch.contiguous_format)
         if kind != source.dtype and bool((arrays[key].isinf() & ~source.isinf()).any()):
@@ -550,21 +551,18 @@ def _read_index(index: Path) -> tuple[dict[str, str], dict[str, Any]]:
         if not sound or not isinstance(known, dict):
             raise ValueError("'weight_map' must give the file beside it that holds each array")
     except OSError as error:
-        raise problem(index, f"it cannot be read: {error.strerror or error}.") from error
+        raise _problem(index, f"it cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise problem(
-            index, f"it is no index of shards ({type(error).__name__}: {error}). {_WHOLE_COPY}"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise _damaged(index, f"it is no index of shards ({reason})") from error
     return weight_map, known
 
 
 def _check_shard(shard: Path, described: Mapping[str, object]) -> None:
-    size = shard.stat().st_size
-    if size != described.get("bytes"):
-        raise problem(
-            shard, f"it has {size} bytes; expected {described.get('bytes')}. {_WHOLE_COPY}"
-        )
+    size, expected = shard.stat().st_size, described.get("bytes")
+    if size != expected:
+        raise _damaged(shard, f"it has {size} bytes; expected {expected}")
     with shard.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != described.get("sha256"):
-        raise problem(shard, f"it does not agree with its checksum in the index. {_WHOLE_COPY}")
+        raise _damaged(shard, "it does not agree with its checksum in the index")
