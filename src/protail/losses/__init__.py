@@ -1,4 +1,4 @@
-"""Losses for long-tailed training: logits and class codes to a number, one loss a file.
+"""Losses for long-tailed training: logits and class codes to a number.
 
 Every loss is made from the class counts of the training set, as in
 ``LDAMLoss([500, 30, 5])(logits, target)``. `make_loss` makes one by its name in recipes.

@@ -16,7 +16,7 @@ import re
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import pairwise
 from math import inf
@@ -441,15 +441,11 @@ def labels_from_json(found: object, file: str, *, is_sorted: bool = True) -> NDA
         raise fields.wrong("values", f"at least two labels, {kind}none of them twice")
     if _kind(known) == "U" and _has_too_much_room(int(known[5]), values):
         raise fields.wrong("dtype", "no more room than the labels need")
-    try:
-        with np.errstate(over="ignore"):
-            labels = np.array(values, dtype=known[0])
-        fits = labels.tolist() == values
-    except (OverflowError, TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise fields.wrong("values", f"labels that dtype {known[0]} can hold")
-    return labels
+    with np.errstate(over="ignore"), suppress(OverflowError, TypeError, ValueError):
+        labels = np.array(values, dtype=known[0])
+        if labels.tolist() == values:
+            return labels
+    raise fields.wrong("values", f"labels that dtype {known[0]} can hold")
 
 
 def plain_text(value: str, what: str) -> str:

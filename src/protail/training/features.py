@@ -401,8 +401,7 @@ class FrozenFeatures:
     def _loader(
         self, images: ImageSet, augment: tuple[str, ...] = (), seed: int = 0
     ) -> ResidentFeed | FileLoader:
-        where: dict[str, Any] = {"device": self.device, "backbone": self.backbone}
-        return make_loader(images, augment, seed=seed, **where)
+        return make_loader(images, augment, seed=seed, device=self.device, backbone=self.backbone)
 
     def _labels(self, sampler: RowSampler, epoch: int, n: int) -> Tensor:
         rows = sampler.epoch_indices(epoch)[:n]

@@ -64,6 +64,7 @@ class MaxNorm:
     @torch.no_grad()
     def __call__(self) -> None:
         """Shorten the rows that are too long."""
+        # Not torch.renorm: it adds 1e-7 to the lengths, so rows of the radius itself would shrink.
         lengths = torch.linalg.vector_norm(self._weight, dim=1, keepdim=True)
         self._weight.mul_((self.radius / lengths.clamp(min=1e-30)).clamp(max=1.0))
 
@@ -249,7 +250,7 @@ class MovingAverage(nn.Module):
         self,
         batches: Iterable[Any],
         forward: Callable[[Any], object],
-        shared: Callable[[Tensor], Tensor] = lambda mean: mean,
+        shared: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Compute the statistics of the average's batch norms again, from batches.
 
@@ -288,8 +289,8 @@ class MovingAverage(nn.Module):
             self.average.eval()
             for norm, momentum in zip(norms, before, strict=True):
                 norm.momentum = momentum
-        for norm in norms:
-            for each in _statistics(norm):
+        if shared is not None:
+            for each in [each for norm in norms for each in _statistics(norm)]:
                 each.copy_(shared(each))
 
 

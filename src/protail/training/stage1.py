@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -216,36 +217,29 @@ class RepresentationTraining:
         Method
             What is to be evaluated.
         """
-        advice = f"Lower {self._stage}.lr or raise {self._stage}.warm_up_epochs."
         self.method.train()
         for epoch in range(first_epoch, self.settings.epochs):
             self._begin_epoch(epoch)
             history = yield from self._epoch_steps(epoch)
             if diverged(history):
-                raise DivergenceError(
-                    f"the loss of epoch {epoch} is {history.losses[-1]}; expected a finite one. "
-                    f"{advice}"
-                )
+                raise self._diverged(f"the loss of epoch {epoch} is {history.losses[-1]}")
             if after_epoch is not None:
                 after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
         # No loss tells any more where the last step went wrong.
         for name, parameter in self.method.named_parameters():
             if not parameter.isfinite().all():
-                raise DivergenceError(
-                    f"{name} is not finite after the last step; expected finite numbers. {advice}"
-                )
+                raise self._diverged(f"{name} is not finite after the last step")
         if self.average is not None and self.settings.epochs:
             # The averaged weights have other statistics of batch norms than the last ones.
-            batches = self._batches(self.settings.epochs - 1)
-            self.average.count_anew(batches, self._show_average, self._mean_of_processes)
+            batches = map(self._images, self._batches(self.settings.epochs - 1))
+            mean = self._fabric and partial(self._fabric.all_reduce, reduce_op="mean")
+            with autocast(self.device, self.settings.precision):
+                self.average.count_anew(batches, self.evaluated, mean)
         return self.evaluated
 
-    def _show_average(self, batch: Any) -> None:
-        with autocast(self.device, self.settings.precision):
-            self.evaluated(self._images(batch))
-
-    def _mean_of_processes(self, own: Tensor) -> Tensor:
-        return own if self._fabric is None else self._fabric.all_reduce(own, reduce_op="mean")
+    def _diverged(self, what: str) -> DivergenceError:
+        advice = f"Lower {self._stage}.lr or raise {self._stage}.warm_up_epochs."
+        return DivergenceError(f"{what}; expected finite numbers. {advice}")
 
     def _begin_epoch(self, epoch: int) -> None:
         self.method.on_epoch(epoch)

@@ -96,8 +96,15 @@ def check_backbone_name(name: str) -> None:
     Traceback (most recent call last):
     ValueError: name='resnet33' is unknown; the nearest names are ...
     """
-    if name not in BACKBONES.names() and name not in TIMM_NAMES:
-        _check_timm_name(name)
+    if name in BACKBONES.names() or name in TIMM_NAMES:
+        return
+    try:
+        timm = _timm(name)
+    except ImportError as error:
+        if not name.startswith("timm/"):
+            raise ValueError(str(error)) from error
+    else:
+        _check_known(timm, name, name.removeprefix("timm/"))
 
 
 @checked
@@ -201,17 +208,6 @@ def _input_spec(model: Any) -> InputSpec | None:
         interpolation=known["interpolation"],
         squash=known.get("crop_mode") == "squash",
     )
-
-
-def _check_timm_name(name: str) -> None:
-    """Raise unless timm has a model of this name; without timm, unless it is said to be timm's."""
-    try:
-        timm = _timm(name)
-    except ImportError as error:
-        if name.startswith("timm/"):
-            return
-        raise ValueError(str(error)) from error
-    _check_known(timm, name, name.removeprefix("timm/"))
 
 
 def _timm(name: str) -> Any:

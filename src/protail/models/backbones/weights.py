@@ -321,7 +321,9 @@ def _torch_load(place: Path) -> Any:
     except PermissionError as error:
         raise _problem(place, f"it cannot be read: {error.strerror or error}.") from error
     except Exception as error:  # broken bytes fail in many ways inside torch
-        if isinstance(error, pickle.UnpicklingError) and _starts_like_a_pickle(place):
+        with place.open("rb") as file:
+            is_pickle = file.read(2).startswith((b"PK", b"\x80"))
+        if is_pickle and isinstance(error, pickle.UnpicklingError):
             raise _problem(
                 place,
                 "it holds Python objects beside its arrays, or is damaged; objects are not "
@@ -335,36 +337,26 @@ def _torch_load(place: Path) -> Any:
         ) from error
 
 
-def _starts_like_a_pickle(place: Path) -> bool:
-    with place.open("rb") as file:
-        return file.read(2).startswith((b"PK", b"\x80"))
-
-
 def _state_dict(place: Path, found: Any, entry: str) -> Checkpoint:
     """Go down to the mapping of names to arrays."""
     if isinstance(found, Mapping):
         if found and all(isinstance(value, Tensor) for value in found.values()):
             return Checkpoint({str(key): value for key, value in found.items()}, entry)
-        parts = {name: found[name] for name in _PARTS if isinstance(found.get(name), Mapping)}
+        parts = [name for name in _PARTS if isinstance(found.get(name), Mapping)]
         if "feat_model" in parts:
-            arrays = {
-                f"{n}.{key}": value for n, part in parts.items() for key, value in part.items()
-            }
+            arrays = {f"{part}.{key}": found[part][key] for part in parts for key in found[part]}
             return _state_dict(place, arrays, entry)
         for name in _ENTRIES:
             if isinstance(found.get(name), Mapping) and entry.count(".") < _DEEPEST:
                 return _state_dict(place, found[name], f"{entry}.{name}".lstrip("."))
+    what = f"a {type(found).__name__}"
+    if isinstance(found, Mapping):
+        what = f"the entries {', '.join(map(repr, list(found)[:10])) or 'of nothing'}"
     raise _problem(
         place,
-        f"it holds {_described(found)}; expected names and arrays, alone or under "
+        f"it holds {what}; expected names and arrays, alone or under "
         f"{', '.join(map(repr, _ENTRIES))}. Save module.state_dict().",
     )
-
-
-def _described(found: Any) -> str:
-    if isinstance(found, Mapping):
-        return f"the entries {', '.join(map(repr, list(found)[:10])) or 'of nothing'}"
-    return f"a {type(found).__name__}"
 
 
 def save_weights(
