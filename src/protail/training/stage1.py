@@ -143,6 +143,7 @@ class RepresentationTraining:
         self._driver = self._make_driver()
         self.steps_an_epoch = -(-len(self._sampler) // self._batch_size)
         self.n_steps = settings.epochs * self.steps_an_epoch
+        self.epochs_before = self.steps_before = 0  # those of earlier phases
 
     def _check_settings(self, world_size: int) -> None:
         settings, stage = self.settings, self._stage
@@ -224,7 +225,8 @@ class RepresentationTraining:
             if diverged(history):
                 raise self._diverged(f"the loss of epoch {epoch} is {history.losses[-1]}")
             if after_epoch is not None:
-                after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
+                number, step = self.epochs_before + epoch, self.steps_before + history.steps[-1]
+                after_epoch(Epoch(number, step, history.losses[-1]))
         # No loss tells any more where the last step went wrong.
         for name, parameter in self.method.named_parameters():
             if not parameter.isfinite().all():
@@ -342,11 +344,12 @@ def stage1_steps(
     for name, settings in phases.items():
         n_done = max(0, done - epochs_before)
         training = RepresentationTraining(settings, data, start=method, stage=name, **options)
+        training.epochs_before, training.steps_before = epochs_before, steps_before
         # What an earlier phase has learned is part of a later one that was begun.
         if n_done <= settings.epochs or name == last:
             if n_done and restore is not None:
                 restore(training)
-            tell = _counting_on(training, epochs_before, steps_before, after_epoch)
+            tell = after_epoch and partial(after_epoch, training)
             method = yield from training.steps(n_done, tell)
             del tell
         epochs_before += settings.epochs
@@ -356,16 +359,6 @@ def stage1_steps(
         gc.collect()
     assert method is not None
     return method
-
-
-def _counting_on(
-    training: RepresentationTraining, epochs: int, steps: int, after_epoch: AfterEpoch | None
-) -> Callable[[Epoch], None]:
-    def tell(epoch: Epoch) -> None:
-        if after_epoch is not None:
-            after_epoch(training, Epoch(epoch.number + epochs, epoch.step + steps, epoch.loss))
-
-    return tell
 
 
 def build_method(
