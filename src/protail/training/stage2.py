@@ -193,16 +193,7 @@ def _learn_group(
         for name, one in settings.items()
     }
     group = HeadGroup(heads, losses).train()
-    limits = [
-        (one.max_norm_every, head_constraint(heads[name], one.max_norm, one.max_norm_part))
-        for name, one in settings.items()
-    ]
-
-    def shorten(when: str) -> None:
-        for every, limit in limits:
-            if limit is not None and every == when:
-                limit()
-
+    shorten = _row_limits(settings, heads)
     after_step = partial(shorten, "step")
     fused = frozen.device.type == "cuda"
     optimizer = torch.optim.SGD(_parameter_groups(settings, heads), lr=1.0, fused=fused)
@@ -237,6 +228,23 @@ def _learn_group(
     group.eval()
     finite = zip(heads.items(), group.are_finite(), strict=True)
     return {name: head for (name, head), is_finite in finite if is_finite}
+
+
+def _row_limits(
+    settings: Mapping[str, ClassifierSettings], heads: Mapping[str, nn.Module]
+) -> Callable[[str], None]:
+    """Give what makes rows shorter that are too long, told whether a step or an epoch has ended."""
+    limits = [
+        (one.max_norm_every, head_constraint(heads[name], one.max_norm, one.max_norm_part))
+        for name, one in settings.items()
+    ]
+
+    def shorten(ended: str) -> None:
+        for every, limit in limits:
+            if limit is not None and every == ended:
+                limit()
+
+    return shorten
 
 
 def _parameter_groups(
