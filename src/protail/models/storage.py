@@ -342,12 +342,11 @@ class Fields:
             raise FlawError(
                 file, f"{where or 'it'} is {reprlib.repr(found)}; expected a JSON object."
             )
-        strange, missing = sorted(set(found) - set(names)), sorted(set(names) - set(found))
-        for kind, keys in (("unknown", strange), ("missing", missing)):
-            if keys:
-                raise FlawError(
-                    file, f"{kind} {self._path(keys[0])}; expected the keys {', '.join(names)}."
-                )
+        if wrong := sorted(set(found) ^ set(names)):
+            kind = "unknown" if wrong[0] in found else "missing"
+            raise FlawError(
+                file, f"{kind} {self._path(wrong[0])}; expected the keys {', '.join(names)}."
+            )
         self._found: dict[str, Any] = found
 
     def __getitem__(self, name: str) -> Any:

@@ -442,22 +442,19 @@ def is_of_weights(name: str) -> bool:
 def _read_shards(index: Path) -> dict[str, Tensor]:
     """Read all arrays that an index names, in its order."""
     weight_map, known = _read_index(index)
-    names = list(dict.fromkeys(weight_map.values()))
     found: dict[str, Tensor] = {}
-    for name in names:
+    lies_in: dict[str, str] = {}
+    for name in dict.fromkeys(weight_map.values()):
         shard = index.parent / name
         if not shard.is_file():
-            raise _damaged(shard, f"this shard, one of {len(names)}, is missing")
+            raise _damaged(shard, f"this shard, which {index.name} names, is missing")
         if isinstance(known.get(name), dict):  # other tools' indexes say nothing of their shards
             _check_shard(shard, known[name])
         arrays = _read_safetensors(shard)
-        missing = [key for key in weight_map if weight_map[key] == name and key not in arrays]
-        if missing:
-            raise _damaged(shard, f"{missing[0]!r} is not in it, though {index.name} says so")
         found |= arrays
-    unnamed = [key for key in found if key not in weight_map]
-    if unnamed:
-        raise _damaged(index, f"it does not name {unnamed[0]!r}, which a shard holds")
+        lies_in |= dict.fromkeys(arrays, name)
+    if differing := lies_in.items() ^ weight_map.items():
+        raise _damaged(index, f"its shards do not hold {min(differing)[0]!r} as it says")
     return {key: found[key] for key in weight_map}
 
 
