@@ -7,10 +7,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from protail.cli import _completion as completion
 from protail.cli import app
+from protail.cli import options as completion
 from protail.data.images import dataset_names
 from protail.recipes import recipe_names
+from protail_paper.cli.bench import BACKBONES, TABLE_NAMES
 from protail_paper.groups import BACKBONE_NAMES, bench_table
 
 
@@ -65,8 +66,8 @@ def test_files_are_left_to_the_shell(words):
 def test_the_names_are_those_there_are():
     assert completion.recipe_names() == recipe_names()
     assert list(completion.DATA_SETS) == dataset_names()
-    assert list(completion.BACKBONES) == list(BACKBONE_NAMES)
-    assert [bench_table(name).name for name in completion.TABLES] == list(completion.TABLES)
+    assert list(BACKBONES) == list(BACKBONE_NAMES)
+    assert [bench_table(name).name for name in TABLE_NAMES] == list(TABLE_NAMES)
 
 
 def test_nothing_large_is_imported():
@@ -76,7 +77,7 @@ def test_nothing_large_is_imported():
     )
     assert ended.stdout.split() == ["pc-la"]
     imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
-    assert "protail.cli._app" in imported
+    assert "protail.cli.app" in imported
     assert not imported & {"torch", "sklearn", "pandas", "matplotlib", "scipy"}
 
 

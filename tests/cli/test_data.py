@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from protail.cli._data_tables import bars
-from protail.cli.data import data_app
+from protail.cli.data import app as data_app
+from protail.cli.data import bars
 from protail.data.images import cifar, dataset_names, load_dataset
 from protail.profile import ClassProfile
 from reference.image_data import write_cifar, write_class_folders

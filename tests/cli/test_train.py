@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from protail.cli import _train_progress, app
+from protail.cli import app, progress
 from protail.cli.command import Voice
 from protail.data.images import save_draw
 from protail.evaluation import Evaluation
@@ -382,7 +382,7 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     epochs = ["--set", "representation.epochs=2", "--set", "classifier.epochs=0"]
     ended = protail(*TRAIN, *epochs)
     assert ended.code == 0, ended.err
@@ -393,10 +393,10 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
 
 def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, folder):
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     recipe = load_recipe("wd").with_overrides({"representation.epochs": 40})
     job = Job(recipe, tiny_data(), 4, folder)
-    with _train_progress.training_progress(Voice(False), [job]) as watch:
+    with progress.training_progress(Voice(False), [job]) as watch:
         for epoch in range(21, 41):  # resumed half-way
             watch(Progress(job, epoch, 1.0, {"all": 0.5, "few": 0.25}))
     lines = capsys.readouterr().err.splitlines()
@@ -410,14 +410,14 @@ def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, f
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_bar_leaves_room_for_the_time_left(width, recipe, monkeypatch, folder):
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
     job = Job(load_recipe(recipe), tiny_data(), 4, folder)
     scores = {"all": 0.5, "many": 0.6, "medium": 0.4, "few": 0.25}
-    with _train_progress.training_progress(Voice(False), [job]) as watch:
+    with progress.training_progress(Voice(False), [job]) as watch:
         for epoch in (100, 110, 120):
             watch(Progress(job, epoch, 1.0, scores))
     drawn = re.split(r"[\r\n]|\x1b\[\??\d*[A-Za-z]", screen.getvalue())
@@ -433,10 +433,10 @@ def test_of_several_phases_it_says_which(monkeypatch, capsys, folder):
     job = Job(load_recipe("dro-lt").with_overrides(changes), tiny_data(), 4, folder)
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     for watched in (False, True):
         monkeypatch.setattr(Voice, "is_watched", property(lambda voice, watched=watched: watched))
-        with _train_progress.training_progress(Voice(False), [job]) as watch:
+        with progress.training_progress(Voice(False), [job]) as watch:
             for epoch in range(1, 11):
                 watch(Progress(job, epoch, 1.0))
     lines = capsys.readouterr().err.splitlines()

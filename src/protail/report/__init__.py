@@ -1,9 +1,10 @@
 """Pictures of results."""
 
-from protail.report.pictures import accuracy_picture
+from protail.report.pictures import accuracy_picture, counts_picture
 from protail.report.search_picture import search_picture
 
 __all__ = [
     "accuracy_picture",
+    "counts_picture",
     "search_picture",
 ]

@@ -1,4 +1,4 @@
-"""The accuracy of every class against its size."""
+"""Pictures of classes: their accuracy against their size, and their sizes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from protail._messages import not_installed
+from protail._messages import counted, not_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from protail.data.images import DataSet, FeatureData
     from protail.evaluation import Evaluation
 
 # Told apart by people who see no red or green, and in print: grey, blue, orange, purple.
@@ -149,3 +150,61 @@ def _name_classes(axes: Axes, result: Evaluation) -> None:
                 color="#333333",
                 parse_math=False,
             )
+
+
+def counts_picture(dataset: DataSet | FeatureData) -> bytes:
+    """Draw the class counts, largest first, on a logarithmic axis.
+
+    Parameters
+    ----------
+    dataset : DataSet or FeatureData
+        Its training part is drawn.
+
+    Returns
+    -------
+    bytes
+        The picture, a PNG file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.report import counts_picture
+    >>> from protail.data.images import DataSet, ImageSet
+    >>> images = ImageSet([0, 0, 1], ("ant", "bee"), np.zeros((3, 3, 8, 8), np.uint8))
+    >>> counts_picture(DataSet("ants", images, images))[1:4]
+    b'PNG'
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
+    except ImportError as error:
+        raise ImportError(not_installed("a picture", "matplotlib", "report")) from error
+    profile = dataset.train.profile
+    order = profile.head_first()
+    figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    floor = 0.7 * max(profile.counts.min(), 1)
+    for (name, group), colour in zip(profile.groups().items(), _COLOURS[1:], strict=True):
+        # Largest first, the classes of a group stand side by side.
+        places = np.flatnonzero(np.isin(order, group))
+        if len(places):
+            classes = counted(len(places), "class", "classes")
+            label = f"{name} ({classes}, {counted(profile.counts[group].sum(), 'image')})"
+            edges = np.arange(places[0], places[-1] + 2)
+            heights = np.maximum(profile.counts[order[places]], floor)
+            axes.stairs(heights, edges, baseline=floor, fill=True, color=colour, label=label)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=floor)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("class, from the largest to the smallest")
+    axes.set_ylabel("training images")
+    axes.set_title(
+        f"{dataset.name}, imbalance {profile.imbalance:.4g}", loc="left", parse_math=False
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protail._messages import counted, unknown_name
-from protail.cli import _completion as completion
-from protail.cli.command import Debug, Device, Json, Voice
-from protail.cli.command import command as _command
-from protail.cli.data import DataRoot, Lists
-from protail.cli.recipes import Set, read_changes
-from protail.cli.search import read_seconds
+from protail.cli.command import Voice, command, make_app
+from protail.cli.datasets import check_test_images, hold_out
+from protail.cli.options import (
+    DataRoot,
+    Device,
+    Lists,
+    Set,
+    one_of,
+    read_changes,
+    read_seconds,
+)
+from protail.cli.progress import in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,10 +34,11 @@ if TYPE_CHECKING:
     from protail_paper.wanted import Cell, Draw
 
 # What a shell offers: written down here, for pressing a key must not take long.
-_WORDS = (
-    *("table1", "table2", "table8", "questions", "table3", "table4", "table9", "table5", "table6"),
-    *("status", "write", "figures", "errata", "take"),
+TABLE_NAMES = (
+    *("table1", "table2", "table8", "questions", "table3", "table4", "table9"),
+    *("table5", "table6"),
 )
+BACKBONES = ("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50")
 What = Annotated[
     list[str],
     typer.Argument(
@@ -41,7 +48,7 @@ What = Annotated[
         "strong-..., as status names them, on images held back); or status, write (the "
         "pages), figures, errata [DATASET], take FOLDER (of cells).",
         show_default=False,
-        autocompletion=completion.one_of(*_WORDS),
+        autocompletion=one_of(*TABLE_NAMES, "status", "write", "figures", "errata", "take"),
     ),
 ]
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
@@ -51,7 +58,7 @@ Backbones = Annotated[
         "--backbone",
         metavar="NAME",
         help="As in ResNet-34; by default all of a table.",
-        autocompletion=completion.one_of("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50"),
+        autocompletion=one_of(*BACKBONES),
     ),
 ]
 Only = Annotated[
@@ -61,10 +68,10 @@ Only = Annotated[
         help="Only trainings whose names, as status --json lists them, are like '*, seed 0'.",
     ),
 ]
-Draws = Annotated[
+Subsets = Annotated[
     list[Path] | None,
     typer.Option(
-        "--draw", metavar="FILE", help="An exported draw to take images from; can be repeated."
+        "--subset", metavar="FILE", help="Exported subset to take images from; can be repeated."
     ),
 ]
 Budget = Annotated[str | None, typer.Option(metavar="TIME", help="As in 90s, 9m or 1.5h.")]
@@ -83,13 +90,14 @@ Features = Annotated[
 Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Compile networks on a GPU.")]
 
 
-@_command
+@command
 def bench(
+    voice: Voice,
     what: What,
     results: Results = Path("results"),
     backbone: Backbones = None,
     only: Only = None,
-    draw: Draws = None,
+    subset: Subsets = None,
     data_root: DataRoot = None,
     lists: Lists = None,
     budget: Budget = None,
@@ -99,8 +107,6 @@ def bench(
     changes: Set = None,
     device: Device = "auto",
     compiled: Compile = True,
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Run the missing cells of tables, or say what is there.
 
@@ -109,7 +115,6 @@ def bench(
     """
     from protail_paper.cells import Cells
 
-    voice = Voice(as_json)
     cells = Cells(results / "cells")
     first, *others = what
     if first == "take":
@@ -123,10 +128,10 @@ def bench(
     elif first == "status":
         _status(voice, cells, others, backbone, only)
     else:
-        images = Images(draw or [], data_root, lists)
+        images = Images(subset or [], data_root, lists)
         wanted = _wanted(what, backbone, only, changes)
         options = {
-            "budget": None if budget is None else read_seconds(budget),
+            "budget": read_seconds(budget),
             "at_once": at_once,
             "weights": weights,
             "known": _known(changes),
@@ -150,14 +155,13 @@ class Images:
         for file in files:
             if not file.is_file():
                 raise ValueError(
-                    f"--draw {file}: there is no such file; expected an exported draw."
+                    f"--subset {file}: there is no such file; expected an exported subset."
                 )
         self._files, self._root, self._lists = files, root, lists
         self._found: dict[Draw, DataSet] = {}
 
     def __call__(self, draw: Draw) -> DataSet:
         """Give the images of a subset."""
-        from protail.cli._dataset_options import hold_out
         from protail.experiments import aside_data
 
         # What is in a folder is the same whatever it is taken for.
@@ -202,7 +206,6 @@ class Images:
         return require_images(named, "train on")
 
     def _listed(self, draw: Draw) -> DataSet:
-        from protail.cli._dataset_options import check_test_images
         from protail.data.images import load_dataset, require_images
 
         root = self._root
@@ -225,7 +228,7 @@ def _wanted(
     if only:
         # By the names that status lists, before anything is changed: the others may not take it.
         cells = only_named(cells, only)
-    overrides = read_changes(changes or [])
+    overrides = read_changes(changes)
     if not overrides:
         return cells
     changed = []
@@ -266,8 +269,7 @@ def _every_table() -> list[str]:
 
 
 def _options(device: str, compiled: bool) -> Any:
-    from protail.cli._devices import find_device
-    from protail.experiments import Options
+    from protail.experiments import Options, find_device
 
     place = find_device(device)
     return Options.automatic(str(place), compiled=compiled and place.type == "cuda")
@@ -313,7 +315,6 @@ def _status(
     backbones: list[str] | None,
     only: list[str] | None,
 ) -> None:
-    from protail.cli._progress import in_words
     from protail_paper.forecasts import expected_seconds
     from protail_paper.groups import missing_groups
     from protail_paper.large import LARGE
@@ -473,5 +474,4 @@ def _take(voice: Voice, cells: Cells, folders: list[str]) -> None:
     voice.finish({"taken": taken, "cells": len(cells)})
 
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-app.command(name="bench", epilog="Example: protail bench table1 table2 --budget 9m")(bench)
+app = make_app(bench, "protail bench table1 table2 --budget 9m")

@@ -23,7 +23,7 @@ def load_plugins() -> None:
 
     Examples
     --------
-    >>> from protail.cli._plugins import load_plugins
+    >>> from protail.cli.plugins import load_plugins
     >>> load_plugins()
     """
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
@@ -49,7 +49,7 @@ def hint_at_plugins(text: str) -> str:
     Examples
     --------
     >>> from protail._messages import unknown_part
-    >>> from protail.cli._plugins import hint_at_plugins
+    >>> from protail.cli.plugins import hint_at_plugins
     >>> print(hint_at_plugins(unknown_part("loss", "mine", ["ldam"])))
     loss='mine' is unknown; expected one of 'ldam'. One of your own is known once the module that
     registers it is imported: name it in PROTAIL_PLUGINS.

@@ -21,7 +21,25 @@ _FEWEST_OF_A_CLASS = 20
 
 
 def start_words(phases: Phases) -> list[str]:
-    """Say of each phase where its network starts; one that goes on from the last says nothing."""
+    """Say of each phase where its network starts; one that goes on from the last says nothing.
+
+    Parameters
+    ----------
+    phases : mapping of str to RepresentationSettings
+        Stage 1, by the names of its phases.
+
+    Returns
+    -------
+    list of str
+        As in " from scratch", one a phase.
+
+    Examples
+    --------
+    >>> from protail.experiments import start_words
+    >>> from protail.recipes import load_recipe
+    >>> start_words(load_recipe("dro-lt").phases)
+    [' from scratch', '']
+    """
     words = []
     for number, settings in enumerate(phases.values()):
         if settings.weights is not None:
@@ -44,6 +62,11 @@ def check_photos_suffice(phases: Phases, data: DataSet) -> None:
         What is to be trained.
     data : DataSet
         On what.
+
+    Raises
+    ------
+    ValueError
+        It says what to start from instead.
     """
     if not _learns_photos_from_scratch(phases, data):
         return
@@ -61,7 +84,18 @@ def check_photos_suffice(phases: Phases, data: DataSet) -> None:
 
 
 def expectation(phases: Phases, data: DataSet) -> str | None:
-    """Say what little comes of a training from scratch on few photos; None where it may be much."""
+    """Say what little comes of a training from scratch on few photos; None where it may be much.
+
+    Parameters
+    ----------
+    phases, data
+        As for `check_photos_suffice`.
+
+    Returns
+    -------
+    str or None
+        For whoever is about to train.
+    """
     if len(data.train) >= 10 * _FEWEST or not _learns_photos_from_scratch(phases, data):
         return None
     return (
