@@ -74,8 +74,7 @@ def test_a_part_that_nobody_knows_may_be_ones_own(recipes, monkeypatch, part):
     monkeypatch.delenv("PROTAIL_PLUGINS", raising=False)
     said = recipes("show", "wd", "--set", f"representation.{part}=own").stderr
     assert "'own' is unknown" in said
-    # But for samplers, which nobody can register.
-    assert said.endswith(": name it in PROTAIL_PLUGINS.\n") == (part != "sampler")
+    assert said.endswith(": name it in PROTAIL_PLUGINS.\n")
 
 
 def test_of_the_same_key_the_last_counts(recipes):

@@ -128,7 +128,7 @@ def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
     save_draw(tiny_data(imbalance=2), folder / "wide.zip")
     wide = ["--dataset", "wide.zip"]
     given = ["train", "tiny.toml", *wide, *NOTHING_LEARNED, "--imbalance", 10]
-    ended = protail(*given, "--aside-from", 2, "--json")
+    ended = protail(*given, "--validation-from", 2, "--json")
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
     assert run["run"].endswith("-patterns-10-first-aside-seed0")
@@ -147,20 +147,29 @@ def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
     assert "others than those of the run" in other.last_line
     narrow = protail("evaluate", run["run"], "--dataset", "draw.zip")
     assert "too few images for imbalance 2" in narrow.last_line
-    resumed = protail(*given, "--aside-from", 2, "--resume")
+    resumed = protail(*given, "--validation-from", 2, "--resume")
     assert "Nothing is left to do" in resumed.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--aside-from", 2, "--held-out", 0.2], "--held-out 0.2 and --aside-from 2 are given"),
-        (["--aside-from", 0.5], "--aside-from 0.5; expected a ratio of at least 1"),
-        (["--aside-from", 10], "no more images at imbalance 10 than at 10"),
-        (["--aside-from", 20], "no more images at imbalance 20 than at 10"),
-        (["--aside-from", 2], "too few images for imbalance 2"),
-        (["--aside-from", 2, "--dataset", "photos"], "'imagefolder' was not cut to a long tail"),
-        (["--aside-from", 2, "--dataset", "cifar100-lt-features"], "expected images to judge"),
+        (
+            ["--validation-from", 2, "--held-out", 0.2],
+            "--held-out 0.2 and --validation-from",
+        ),
+        (["--validation-from", 0.5], "--validation-from 0.5; expected a ratio of at least 1"),
+        (["--validation-from", 10], "no more images at imbalance 10 than at 10"),
+        (["--validation-from", 20], "no more images at imbalance 20 than at 10"),
+        (["--validation-from", 2], "too few images for imbalance 2"),
+        (
+            ["--validation-from", 2, "--dataset", "photos"],
+            "was not cut to a long tail",
+        ),
+        (
+            ["--validation-from", 2, "--dataset", "cifar100-lt-features"],
+            "expected images",
+        ),
     ],
 )
 def test_no_wider_draw_to_judge_on(words, said, protail, folder):

@@ -196,7 +196,7 @@ def _dataset(what: str) -> Any:
     )
 
 
-Dataset = Annotated[str, _dataset("Data set, subset, folder or feature file.")]
+Dataset = Annotated[str, _dataset("Set, subset, folder or feature file.")]
 ImageDataset = Annotated[str, _dataset("A data set, a subset or a folder.")]
 RunDataset = Annotated[
     str | None, _dataset("For a run: the subset, folder or file it was trained on.")
@@ -212,9 +212,7 @@ DataSeed = Annotated[
 ]
 TestFraction = Annotated[
     float | None,
-    typer.Option(
-        "--test-fraction", metavar="FRACTION", help="Of a folder that is split here; else 0.2."
-    ),
+    typer.Option("--test-fraction", metavar="X", help="Of a folder that is split here; else 0.2."),
 ]
 DataRoot = Annotated[
     Path | None,

@@ -60,7 +60,7 @@ AtOnce = Annotated[
     int | None, typer.Option(metavar="K", help="Trainings at once, a stream each. [1; heads 16]")
 ]
 Score = Annotated[str, chosen_from("Maximise ", "balanced", "few", "all")]
-HeldOut = Annotated[float, typer.Option(metavar="FRACTION", help="Of the training images.")]
+HeldOut = Annotated[float, typer.Option(metavar="X", help="Fraction of the training images.")]
 Pruner = Annotated[str, chosen_from("Give up: ", "none", "median", "hyperband")]
 Seed = Annotated[int, typer.Option(help="Of parts, trainings and trials.")]
 

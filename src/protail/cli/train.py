@@ -46,7 +46,9 @@ Seeds = Annotated[
 HeldOut = Annotated[
     float,
     typer.Option(
-        metavar="FRACTION", help="Of training images, to evaluate on instead.", show_default=False
+        metavar="X",
+        help="Fraction of images to evaluate on instead.",
+        show_default=False,
     ),
 ]
 HeldOutSeed = Annotated[int, typer.Option(metavar="NUMBER", help="Of what is held out.")]

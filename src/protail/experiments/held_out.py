@@ -106,7 +106,7 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
         raise ValueError(
             f"{narrow.name}: the smallest class has no more images at imbalance {there} than at "
             f"{here}; expected some more to evaluate on. Take them from a smaller ratio, or learn "
-            "from a larger one (--aside-from, --imbalance)."
+            "from a larger one (--validation-from, --imbalance)."
         )
     if images.subset(_first(images, counts)).fingerprint() != narrow.train.fingerprint():
         raise ValueError(
