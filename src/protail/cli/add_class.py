@@ -13,18 +13,9 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
+from protail.cli import options as opt
 from protail.cli import sources
 from protail.cli.command import Voice, command, make_app
-from protail.cli.options import (
-    Columns,
-    Device,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    LabelsKey,
-    ModelFolder,
-    Overwrite,
-)
 from protail.cli.sources import Model, open_sources
 
 if TYPE_CHECKING:
@@ -51,18 +42,18 @@ _NEIGHBOURS = 5
 @command
 def add_class(
     voice: Voice,
-    model: ModelFolder,
+    model: opt.ModelFolder,
     name: Name,
     files: Files,
     output: Output = None,
     check: Check = None,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    labels: LabelsKey = None,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    labels: opt.LabelsKey = None,
     labels_file: CheckLabels = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
+    device: opt.Device = "auto",
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Add a class from a few rows or photos; the other prototypes stay.
 
@@ -88,7 +79,7 @@ def add_class(
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
     before = Model.load(model, device)
-    options = FeatureOptions(features, None, columns, exclude)
+    options = opt.FeatureOptions(features, None, columns, exclude)
     new = open_sources(before, files, options)
     sources.tell_columns(voice, new)
     rows = _read_rows(new, voice)

@@ -10,19 +10,9 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
+from protail.cli import options as opt
 from protail.cli import sources
 from protail.cli.command import Voice, command, make_app
-from protail.cli.options import (
-    Columns,
-    Device,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    LabelledFiles,
-    LabelsFiles,
-    LabelsKey,
-    ModelFolder,
-)
 from protail.cli.sources import Model, open_sources, tell_columns
 
 Second = Annotated[Path, typer.Argument(help="The other one.", show_default=False)]
@@ -31,15 +21,15 @@ Second = Annotated[Path, typer.Argument(help="The other one.", show_default=Fals
 @command
 def compare(
     voice: Voice,
-    first: ModelFolder,
+    first: opt.ModelFolder,
     second: Second,
-    files: LabelledFiles,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    labels: LabelsKey = None,
-    labels_file: LabelsFiles = None,
-    device: Device = "auto",
+    files: opt.LabelledFiles,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    labels: opt.LabelsKey = None,
+    labels_file: opt.LabelsFiles = None,
+    device: opt.Device = "auto",
 ) -> None:
     """Compare two models on the same labelled rows or photos.
 
@@ -51,7 +41,7 @@ def compare(
 
     models = [Model.load(folder, device) for folder in (first, second)]
     classes, counts = _all_classes(*models)
-    options = FeatureOptions(features, labels, columns, exclude)
+    options = opt.FeatureOptions(features, labels, columns, exclude)
     opened = [
         open_sources(model, files, options, labels_files=labels_file, need_labels=True)
         for model in models

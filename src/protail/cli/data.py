@@ -9,18 +9,9 @@ import numpy as np
 import typer
 
 from protail._messages import counted, first_few
+from protail.cli import options as opt
 from protail.cli.command import Voice, command, console
 from protail.cli.datasets import load_data
-from protail.cli.options import (
-    DataRoot,
-    DatasetName,
-    Imbalance,
-    Kind,
-    Lists,
-    Overwrite,
-    Selection,
-    TestFraction,
-)
 from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
@@ -80,16 +71,16 @@ def data_list(voice: Voice) -> None:
 @command
 def data_stats(
     voice: Voice,
-    name: DatasetName,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
+    name: opt.DatasetName,
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
     seed: Seed = None,
-    test_fraction: TestFraction = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
+    test_fraction: opt.TestFraction = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
     plot: Plot = None,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Count the images of each class: groups, imbalance, a picture.
 
@@ -119,9 +110,9 @@ def data_stats(
 @command
 def data_prepare(
     voice: Voice,
-    name: DatasetName,
-    data_root: DataRoot = None,
-    lists: Lists = None,
+    name: opt.DatasetName,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
 ) -> None:
     """Download a data set where that is possible, and check all of it.
 
@@ -155,14 +146,14 @@ def data_prepare(
 @command
 def data_export(
     voice: Voice,
-    name: DatasetName,
+    name: opt.DatasetName,
     output: Output,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
     seed: Seed = None,
-    data_root: DataRoot = None,
-    overwrite: Overwrite = False,
+    data_root: opt.DataRoot = None,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Write a draw, train and test images, to one compact file without loss.
 

@@ -8,20 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from protail.cli import datasets, sources
+from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
-from protail.cli.options import (
-    Columns,
-    DataRoot,
-    Device,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    LabelsFiles,
-    LabelsKey,
-    Lists,
-    RunDataset,
-    refuse,
-)
 from protail.cli.tables import chosen, show_evaluation, show_scores
 
 ModelOrRun = Annotated[
@@ -47,16 +35,16 @@ def evaluate(
     voice: Voice,
     model: ModelOrRun,
     files: Files = None,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    labels: LabelsKey = None,
-    labels_file: LabelsFiles = None,
-    dataset: RunDataset = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    labels: opt.LabelsKey = None,
+    labels_file: opt.LabelsFiles = None,
+    dataset: opt.RunDataset = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
     flip: Flip = None,
-    device: Device = "auto",
+    device: opt.Device = "auto",
 ) -> None:
     """Evaluate a model on labelled rows or photos, or a run on its test images.
 
@@ -70,7 +58,8 @@ def evaluate(
         "--lists": lists,
         "--flip": flip,
     }
-    if (model / "run.json").is_file() and not files:
+    is_run = (model / "run.json").is_file()
+    if is_run and not files:
         for_files = {
             "--features": features,
             "--columns": columns,
@@ -78,23 +67,22 @@ def evaluate(
             "--labels": labels,
             "--labels-file": labels_file,
         }
-        refuse(for_files, f"{model} is a run, which is evaluated on the images of its data set")
+        opt.refuse(for_files, f"{model} is a run, which is evaluated on the images of its data set")
         record = chosen(_of_run(model, dataset, data_root, lists, device), flip)
         show_scores(voice, {str(model): record})
         voice.finish({"run": str(model), "evaluation": record})
         return
+    sources.check_there(model, expected="a model's folder")
     sources.check_there(*files or ())
     if not files:
-        sources.check_there(model, expected="a model's folder")
         sources.check_model_folder(model)
-    reason = "FILES are given" if files else f"{model} is no run (it has no run.json)"
-    refuse(for_run, reason)
+    opt.refuse(for_run, "FILES are given" if is_run else f"{model} is no run (it has no run.json)")
     if not files:
         raise ValueError(
             "FILES are missing; expected files with features and labels to evaluate on."
         )
     loaded = sources.Model.load(model, device)
-    options = FeatureOptions(features, labels, columns, exclude)
+    options = opt.FeatureOptions(features, labels, columns, exclude)
     opened = sources.open_sources(
         loaded, files, options, labels_files=labels_file, need_labels=True
     )

@@ -15,18 +15,8 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
+from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
-from protail.cli.options import (
-    Columns,
-    Device,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    Keep,
-    LabelsKey,
-    Overwrite,
-    chosen_from,
-)
 from protail.cli.sources import (
     Array,
     Model,
@@ -66,14 +56,14 @@ LabelsFile = Annotated[
 TestLabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Its labels, if in another file.")
 ]
-Distance = Annotated[str, chosen_from("", "euclidean", "sqeuclidean", "cosine")]
-Temperature = Annotated[str, chosen_from("", "none", "channel", "class", "dense")]
+Distance = Annotated[str, opt.chosen_from("", "euclidean", "sqeuclidean", "cosine")]
+Temperature = Annotated[str, opt.chosen_from("", "none", "channel", "class", "dense")]
 Adjustment = Annotated[
     str, typer.Option(metavar="NUMBER", help="Tau, the margin for rare classes.")
 ]
 Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
 Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
-Prior = Annotated[str, chosen_from("Mix of classes in use: ", "uniform", "train")]
+Prior = Annotated[str, opt.chosen_from("Mix of classes in use: ", "uniform", "train")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same bits.")]
 
 # Names as they are once capitals and other signs are gone: imageId, "Unnamed: 0".
@@ -88,11 +78,11 @@ def fit(
     voice: Voice,
     file: File,
     output: Output,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    keep: Keep = None,
-    labels: LabelsKey = None,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    keep: opt.Keep = None,
+    labels: opt.LabelsKey = None,
     labels_file: LabelsFile = None,
     held_out: HeldOut = 0.2,
     test: Test = None,
@@ -104,8 +94,8 @@ def fit(
     epochs: Epochs = "auto",
     prior: Prior = "uniform",
     seed: Seed = 0,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
+    device: opt.Device = "auto",
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Learn a prototype of each class and save the model.
 
@@ -134,7 +124,7 @@ def fit(
     }
     check_settings(PrototypeClassifier(**settings))
     check_device(device, None)
-    options = FeatureOptions(features, labels, columns, exclude, keep)
+    options = opt.FeatureOptions(features, labels, columns, exclude, keep)
     _check_test(test, test_labels_file, options)
     begin = time.perf_counter()
     rows = read_training_rows(file, options, labels_file, voice)
@@ -165,10 +155,10 @@ def fit(
     )
 
 
-def _check_test(test: Path | None, labels_file: Path | None, options: FeatureOptions) -> None:
+def _check_test(test: Path | None, labels_file: Path | None, options: opt.FeatureOptions) -> None:
     """Raise for a test file that will not do before much is learned."""
     if test is not None:
-        plain = FeatureOptions(options.features, options.labels)
+        plain = opt.FeatureOptions(options.features, options.labels)
         plain.open(test, labels_file=labels_file, need_labels=True)
     elif labels_file is not None:
         raise ValueError(
@@ -243,7 +233,7 @@ class Fitted:
 
 
 def read_training_rows(
-    path: Path, options: FeatureOptions, labels_file: Path | None, voice: Voice
+    path: Path, options: opt.FeatureOptions, labels_file: Path | None, voice: Voice
 ) -> TrainingRows:
     """Read a file and tell what is in it."""
     from protail.data.tables import scan, take
@@ -332,7 +322,7 @@ def fit_and_judge(
     held_out: float,
     test: Path | None,
     test_labels_file: Path | None,
-    options: FeatureOptions,
+    options: opt.FeatureOptions,
 ) -> Fitted:
     """Judge settings on rows that had no part in learning, then learn from all rows."""
     from protail import PrototypeClassifier

@@ -32,18 +32,9 @@ from numpy.typing import NDArray
 from protail._files import OutputError, check_free, explained, new_file, one_writer
 from protail._messages import counted, first_few, not_installed, unknown_name
 from protail._stopping import check_stop, in_steps
+from protail.cli import options as opt
 from protail.cli import sources
 from protail.cli.command import Voice, command, make_app
-from protail.cli.options import (
-    Columns,
-    Device,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    Keep,
-    ModelFolder,
-    Overwrite,
-)
 from protail.cli.progress import in_words, row_progress
 from protail.cli.sources import Answers, Array, Model, Photos, open_sources, tell_columns
 
@@ -73,16 +64,16 @@ TopK = Annotated[int, typer.Option("-k", "--top-k", min=1, help="Classes to name
 @command
 def predict(
     voice: Voice,
-    model: ModelFolder,
+    model: opt.ModelFolder,
     files: Files,
     output: Output,
     top_k: TopK = 1,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    keep: Keep = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    keep: opt.Keep = None,
+    device: opt.Device = "auto",
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Predict the class of each row of any number of files, or of each photo.
 
@@ -91,7 +82,7 @@ def predict(
     """
     sources.check_there(*files)
     loaded = Model.load(model, device)
-    options = FeatureOptions(features, None, columns, exclude, keep)
+    options = opt.FeatureOptions(features, None, columns, exclude, keep)
     opened = open_sources(loaded, files, options)
     tell_columns(voice, opened)
     n_rows = sum(source.n_rows for source in opened)
@@ -389,7 +380,7 @@ class PredictionJob:
         output: Path,
         model: Model,
         opened: Sequence[Any],
-        options: FeatureOptions,
+        options: opt.FeatureOptions,
         top_k: int,
         overwrite: bool,
     ) -> None:
@@ -550,7 +541,7 @@ class PredictionJob:
 
 
 def _describe(
-    model: Model, opened: Sequence[Any], options: FeatureOptions, k: int
+    model: Model, opened: Sequence[Any], options: opt.FeatureOptions, k: int
 ) -> dict[str, Any]:
     return {
         "format": _FORMAT,

@@ -12,26 +12,9 @@ import typer
 
 from protail._files import OutputError, check_free, new_file
 from protail._messages import counted
+from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
 from protail.cli.datasets import load_data
-from protail.cli.options import (
-    DataRoot,
-    DataSeed,
-    Device,
-    ImageDataset,
-    Imbalance,
-    Kind,
-    Lists,
-    OnBadImage,
-    Overwrite,
-    Recipe,
-    Selection,
-    Set,
-    TestFraction,
-    chosen_from,
-    read_changes,
-    read_seconds,
-)
 from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
@@ -59,9 +42,9 @@ Budget = Annotated[
 AtOnce = Annotated[
     int | None, typer.Option(metavar="K", help="Trainings at once, a stream each. [1; heads 16]")
 ]
-Score = Annotated[str, chosen_from("Maximise ", "balanced", "few", "all")]
+Score = Annotated[str, opt.chosen_from("Maximise ", "balanced", "few", "all")]
 HeldOut = Annotated[float, typer.Option(metavar="X", help="Fraction of the training images.")]
-Pruner = Annotated[str, chosen_from("Give up: ", "none", "median", "hyperband")]
+Pruner = Annotated[str, opt.chosen_from("Give up: ", "none", "median", "hyperband")]
 Seed = Annotated[int, typer.Option(help="Of parts, trainings and trials.")]
 
 Compile = Annotated[bool, typer.Option("--compile", help="Compile networks first.")]
@@ -72,10 +55,10 @@ _SHOWN_TRIALS = 10
 @command
 def search(
     voice: Voice,
-    recipe: Recipe,
-    dataset: ImageDataset,
+    recipe: opt.Recipe,
+    dataset: opt.ImageDataset,
     over: Over = None,
-    changes: Set = None,
+    changes: opt.Set = None,
     trials: Trials = 20,
     budget: Budget = None,
     at_once: AtOnce = None,
@@ -85,17 +68,17 @@ def search(
     held_out: HeldOut = 0.2,
     pruner: Pruner = "none",
     seed: Seed = 0,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
-    data_seed: DataSeed = None,
-    test_fraction: TestFraction = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
-    on_bad_image: OnBadImage = None,
-    device: Device = "auto",
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
+    data_seed: opt.DataSeed = None,
+    test_fraction: opt.TestFraction = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
+    on_bad_image: opt.OnBadImage = None,
+    device: opt.Device = "auto",
     compiled: Compile = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Search for settings of a recipe, evaluated on held-out training images.
 
@@ -106,9 +89,9 @@ def search(
     from protail.recipes import load_recipe
 
     places = SearchPlaces(output, journal)
-    start = load_recipe(recipe).with_overrides(read_changes(changes))
+    start = load_recipe(recipe).with_overrides(opt.read_changes(changes))
     keys = read_searched_keys(over or [], start)
-    seconds = read_seconds(budget)
+    seconds = opt.read_seconds(budget)
     loaded = load_data(
         dataset,
         data_root,

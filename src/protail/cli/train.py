@@ -13,24 +13,8 @@ import typer
 
 from protail._messages import counted
 from protail.cli import datasets
+from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
-from protail.cli.options import (
-    DataRoot,
-    DataSeed,
-    Dataset,
-    Device,
-    Imbalance,
-    Kind,
-    Lists,
-    OnBadImage,
-    Overwrite,
-    Recipe,
-    Selection,
-    Set,
-    TestFraction,
-    chosen_from,
-    read_changes,
-)
 from protail.cli.progress import in_words, training_progress
 from protail.cli.tables import show_scores, summary
 
@@ -67,7 +51,7 @@ Output = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
 Driver = Annotated[
     str,
-    chosen_from("", "auto", "plain", "captured", "fabric", metavar="NAME", show_default=False),
+    opt.chosen_from("", "auto", "plain", "captured", "fabric", metavar="NAME", show_default=False),
 ]
 Compile = Annotated[
     bool | None,
@@ -90,27 +74,27 @@ _HASH_LENGTH = 6
 @command
 def train(
     voice: Voice,
-    recipe: Recipe,
-    dataset: Dataset,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
-    on_bad_image: OnBadImage = None,
-    data_seed: DataSeed = None,
-    test_fraction: TestFraction = None,
+    recipe: opt.Recipe,
+    dataset: opt.Dataset,
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
+    on_bad_image: opt.OnBadImage = None,
+    data_seed: opt.DataSeed = None,
+    test_fraction: opt.TestFraction = None,
     held_out: HeldOut = 0.0,
     held_out_seed: HeldOutSeed = 0,
     validation_from: ValidationFrom = 0.0,
     seed: Seeds = None,
-    changes: Set = None,
+    changes: opt.Set = None,
     from_scratch: FromScratch = False,
     output: Output = None,
     resume: Resume = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     checkpoint_every: CheckpointEvery = 60,
-    device: Device = "auto",
+    device: opt.Device = "auto",
     driver: Driver = "auto",
     compiled: Compile = None,
     cache: Cache = None,
@@ -125,7 +109,7 @@ def train(
 
     begin = time.perf_counter()
     named = load_recipe(recipe)
-    chosen = named.with_overrides(read_changes(changes))
+    chosen = named.with_overrides(opt.read_changes(changes))
     _check_data_root(dataset, data_root)
     data = datasets.load_parts(
         dataset,

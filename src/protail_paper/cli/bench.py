@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protail._messages import counted, unknown_name
+from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
 from protail.cli.datasets import check_test_images, hold_out
-from protail.cli.options import (
-    DataRoot,
-    Device,
-    Lists,
-    Set,
-    one_of,
-    read_changes,
-    read_seconds,
-)
 from protail.cli.progress import in_words
+from protail.utils import counted, unknown_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +40,7 @@ What = Annotated[
         "strong-..., as status names them, on images held back); or status, write (the "
         "pages), figures, errata [DATASET], take FOLDER (of cells).",
         show_default=False,
-        autocompletion=one_of(*TABLE_NAMES, "status", "write", "figures", "errata", "take"),
+        autocompletion=opt.one_of(*TABLE_NAMES, "status", "write", "figures", "errata", "take"),
     ),
 ]
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
@@ -58,7 +50,7 @@ Backbones = Annotated[
         "--backbone",
         metavar="NAME",
         help="As in ResNet-34; by default all of a table.",
-        autocompletion=one_of(*BACKBONES),
+        autocompletion=opt.one_of(*BACKBONES),
     ),
 ]
 Only = Annotated[
@@ -98,14 +90,14 @@ def bench(
     backbone: Backbones = None,
     only: Only = None,
     subset: Subsets = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
     budget: Budget = None,
     at_once: AtOnce = None,
     weights: Weights = None,
     features: Features = None,
-    changes: Set = None,
-    device: Device = "auto",
+    changes: opt.Set = None,
+    device: opt.Device = "auto",
     compiled: Compile = True,
 ) -> None:
     """Run the missing cells of tables, or say what is there.
@@ -131,7 +123,7 @@ def bench(
         images = Images(subset or [], data_root, lists)
         wanted = _wanted(what, backbone, only, changes)
         options = {
-            "budget": read_seconds(budget),
+            "budget": opt.read_seconds(budget),
             "at_once": at_once,
             "weights": weights,
             "known": _known(changes),
@@ -228,7 +220,7 @@ def _wanted(
     if only:
         # By the names that status lists, before anything is changed: the others may not take it.
         cells = only_named(cells, only)
-    overrides = read_changes(changes)
+    overrides = opt.read_changes(changes)
     if not overrides:
         return cells
     changed = []
@@ -366,7 +358,7 @@ def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -
 
 def _write(voice: Voice, cells: Cells, place: Path) -> None:
     """Write the page of results, and beside the folder of results the docs' page on the paper."""
-    from protail._files import new_file
+    from protail.utils import new_file
     from protail_paper.page import results_page
     from protail_paper.paper_page import fill
 
@@ -383,7 +375,7 @@ def _write(voice: Voice, cells: Cells, place: Path) -> None:
 
 def _figures(voice: Voice, cells: Cells, folder: Path, features: Path | None) -> None:
     """Draw the figures into a folder, with ``figures.json`` beside them."""
-    from protail._files import new_file
+    from protail.utils import new_file
     from protail_paper.drawing import draw_figures
     from protail_paper.figures import write_picture
 
