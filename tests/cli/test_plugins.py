@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from protail.cli.plugins import load_plugins
+from protail.cli.command import load_plugins
 
 RECIPE = """
 title = "Own"

@@ -93,7 +93,7 @@ def test_a_signal_in_a_finaliser_stops_a_training_at_its_next_step(
 
 
 PLANNING = {
-    "reading the data": "protail.cli.datasets.load_data",
+    "reading the data": "protail.experiments.load_data",
     "making a network": "protail.training.stage1.make_backbone",
 }
 TRAINING = {

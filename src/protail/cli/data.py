@@ -11,7 +11,6 @@ import typer
 from protail._messages import counted, first_few
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, console
-from protail.cli.datasets import load_data
 from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def data_stats(
     if plot is not None:
         check_free(plot, overwrite=overwrite)
     options = {**_draw(imbalance, kind, selection, seed), **_taken(name, check_files=False)}
-    dataset = load_data(
+    dataset = _load(
         name, data_root, download=False, lists=lists, test_share=test_fraction, **options
     )
     found = stats(dataset)
@@ -122,7 +121,7 @@ def data_prepare(
     from protail.data.images import require_images
 
     # Balanced where there is a choice: all images are read, whatever will be drawn from them.
-    loaded = load_data(name, data_root, lists=lists, **_taken(name, imbalance=1))
+    loaded = _load(name, data_root, lists=lists, **_taken(name, imbalance=1))
     dataset = require_images(loaded, "prepare")
     if not dataset.train.is_resident:
         voice.say(f"Reading {counted(sum(map(len, dataset.parts.values())), 'image')} ...")
@@ -168,7 +167,7 @@ def data_export(
             22, f"{output} cannot be written: its name should end in .protail-draw.zip."
         )
     check_free(output, overwrite=overwrite)
-    loaded = load_data(name, data_root, **_draw(imbalance, kind, selection, seed))
+    loaded = _load(name, data_root, **_draw(imbalance, kind, selection, seed))
     dataset = require_images(loaded, "export")
     voice.say(f"Writing {dataset} ...")
     save_draw(dataset, output, overwrite=overwrite)
@@ -183,6 +182,13 @@ def data_export(
             "sha256": {part: images.fingerprint() for part, images in dataset.parts.items()},
         }
     )
+
+
+def _load(name: str, root: Path | None, **options: Any) -> DataSet | FeatureData:
+    from protail.data.images import load_dataset
+
+    given = {option: value for option, value in options.items() if value is not None}
+    return load_dataset(name, root=root, **given)
 
 
 def _draw(

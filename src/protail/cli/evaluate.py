@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from protail.cli import datasets, sources
 from protail.cli import options as opt
+from protail.cli import sources
 from protail.cli.command import Voice, command, make_app
 from protail.cli.tables import chosen, show_evaluation, show_scores
 
@@ -102,11 +102,17 @@ def _of_run(
     folder: Path, dataset: str | None, data_root: Path | None, lists: Path | None, device: str
 ) -> dict[str, Any]:
     """Evaluate what a run has learned on the test images of its data set, stage by stage."""
-    from protail.experiments import Run, evaluate_stages, find_device, load_stages
+    from protail.experiments import (
+        Run,
+        evaluate_stages,
+        find_device,
+        load_recorded,
+        load_stages,
+    )
 
     run = Run.open(folder)
     run.weights()  # whole, before data is read
-    data = datasets.load_recorded(run, dataset, data_root, lists)
+    data = load_recorded(run, dataset, data_root, lists)
     return evaluate_stages(load_stages(run, data, find_device(device)))
 
 

@@ -14,7 +14,6 @@ from protail._files import OutputError, check_free, new_file
 from protail._messages import counted
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
-from protail.cli.datasets import load_data
 from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
@@ -85,7 +84,13 @@ def search(
     Test images are never looked at. The same command goes on where it was stopped.
     """
     from protail.data.images import require_images
-    from protail.experiments import Search, choose_options, read_searched_keys, run_search
+    from protail.experiments import (
+        Search,
+        choose_options,
+        load_data,
+        read_searched_keys,
+        run_search,
+    )
     from protail.recipes import load_recipe
 
     places = SearchPlaces(output, journal)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protail._messages import counted
-from protail.cli import datasets
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
 from protail.cli.progress import in_words, training_progress
@@ -104,19 +103,25 @@ def train(
     All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
     file of features only the classifier is learned.
     """
-    from protail.experiments import choose_options, is_done, plan_steps
+    from protail.experiments import (
+        check_test_images,
+        choose_options,
+        is_done,
+        load_data,
+        plan_steps,
+    )
     from protail.recipes import load_recipe
 
     begin = time.perf_counter()
     named = load_recipe(recipe)
     chosen = named.with_overrides(opt.read_changes(changes))
     _check_data_root(dataset, data_root)
-    data = datasets.load_parts(
+    data = load_data(
         dataset,
         data_root,
         held_out=held_out,
         held_out_seed=held_out_seed,
-        validation_from=validation_from,
+        aside_from=validation_from,
         imbalance=imbalance,
         kind=kind,
         selection=selection,
@@ -144,7 +149,7 @@ def train(
     say_plan(voice, plan)
     if plan.waiting and on_bad_image != "skip":
         instead = "Replace them, or begin a new run with --on-bad-image skip"
-        datasets.check_test_images(data, instead)
+        check_test_images(data, instead)
     _show(plan, _run(plan, voice), voice, time.perf_counter() - begin)
 
 

@@ -1,6 +1,13 @@
 """Experiments: a recipe run on data, kept in a folder, resumed, searched over."""
 
-from protail.experiments.from_scratch import check_photos_suffice, expectation, start_words
+from protail.experiments.data_sets import (
+    check_photos_suffice,
+    check_test_images,
+    expectation,
+    load_data,
+    load_recorded,
+    start_words,
+)
 from protail.experiments.held_out import aside_counts, aside_data, held_out_data
 from protail.experiments.jobs import Job, Progress, data_record, is_done, run_jobs
 from protail.experiments.pipeline import (
@@ -42,6 +49,7 @@ __all__ = [
     "aside_counts",
     "aside_data",
     "check_photos_suffice",
+    "check_test_images",
     "choose_options",
     "cost_of",
     "data_record",
@@ -56,6 +64,8 @@ __all__ = [
     "is_done",
     "is_run",
     "judge",
+    "load_data",
+    "load_recorded",
     "load_stages",
     "logits_of_test",
     "plan_steps",

@@ -12,7 +12,6 @@ import typer
 
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
-from protail.cli.datasets import check_test_images, hold_out
 from protail.cli.progress import in_words
 from protail.utils import counted, unknown_name
 
@@ -154,7 +153,8 @@ class Images:
 
     def __call__(self, draw: Draw) -> DataSet:
         """Give the images of a subset."""
-        from protail.experiments import aside_data
+        from protail.data.images import require_images
+        from protail.experiments import aside_data, held_out_data
 
         # What is in a folder is the same whatever it is taken for.
         draw = replace(draw, miniature=0)
@@ -166,7 +166,8 @@ class Images:
             else:
                 data = self._drawn(draw) if draw.imbalance else self._listed(draw)
             if draw.held_out:
-                data = hold_out(data, draw.held_out, draw.held_out_seed)
+                images = require_images(data, "hold some of out")
+                data = held_out_data(images, share=draw.held_out, seed=draw.held_out_seed)
             self._found[draw] = data
         return self._found[draw]
 
@@ -199,6 +200,7 @@ class Images:
 
     def _listed(self, draw: Draw) -> DataSet:
         from protail.data.images import load_dataset, require_images
+        from protail.experiments import check_test_images
 
         root = self._root
         if root is not None and (root / draw.dataset).is_dir():
