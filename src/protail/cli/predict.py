@@ -15,9 +15,8 @@ import os
 import re
 import shutil
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice, repeat
 from math import isfinite
@@ -139,8 +138,8 @@ def _predict(
         first_of_file += source.n_rows
 
 
-class Format(ABC):
-    """One way to write predictions.
+class Format:
+    """One way to write predictions: ``write_part`` writes columns, ``join`` puts files together.
 
     Parameters
     ----------
@@ -153,48 +152,47 @@ class Format(ABC):
     """
 
     def __init__(self, k: int, classes: Array, kept: dict[str, str]) -> None:
-        self.k = k
-        self.kept = kept
-        self.label_dtype = classes.dtype
-        self._labels = classes.tolist()
+        self.k, self.kept = k, kept
+        self.label_dtype, self._labels = classes.dtype, classes.tolist()
+        # What stands in a row: the likeliest class first, without a number.
+        self.names = ["file", "row", *kept, "label", "probability", "distance", "novelty"]
+        for place in range(2, k + 1):
+            self.names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
 
-    @abstractmethod
-    def write_part(
-        self, path: Path, files: Sequence[str], first_row: int, answers: Answers, along: Along
-    ) -> None:
-        """Write the predictions of one block of rows."""
-
-    @abstractmethod
-    def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Make one file of the pieces."""
-
-    @property
-    def columns(self) -> list[str]:
-        """Name what stands in a row: the likeliest class first, without a number."""
-        names = ["file", "row", *self.kept, "label", "probability", "distance", "novelty"]
-        for place in range(2, self.k + 1):
-            names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
-        return names
-
-    def values(
+    def columns(
         self, files: Sequence[str], first_row: int, answers: Answers, along: Along
     ) -> list[list[Any]]:
         """Give the columns of one block; None where a row has no prediction."""
         answered = answers.answered
-        columns: list[list[Any]] = [
-            list(files),
-            list(range(first_row, first_row + len(answered))),
-        ]
+        rows = range(first_row, first_row + len(answered))
+        columns: list[list[Any]] = [list(files), list(rows)]
         for kind, values in zip(self.kept.values(), zip(*along, strict=True), strict=True):
             columns.append([_plain(value, kind) for value in values])
         for place in range(self.k):
             named = [self._labels[code] for code in answers.codes[:, place].tolist()]
-            columns.append(_spread(named, answered))
-            columns.append(_spread(_numbers(answers.probabilities[:, place]), answered))
-            columns.append(_spread(_numbers(answers.distances[:, place]), answered))
-            if place == 0:
-                columns.append(_spread(_numbers(answers.novelty), answered))
+            numbers = [answers.probabilities[:, place], answers.distances[:, place]]
+            numbers += [answers.novelty] if place == 0 else []
+            columns += [_spread(each, answered) for each in (named, *map(_numbers, numbers))]
         return columns
+
+    def write_part(self, path: Path, columns: list[list[Any]]) -> None:
+        """Write lines of JSON."""
+        with path.open("w", encoding="utf-8") as piece:
+            for row in zip(*columns, strict=True):
+                record = dict(zip(self.names, row, strict=True))
+                piece.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def join(self, parts: Sequence[Path], path: Path) -> None:
+        """Write pieces of text one behind the other."""
+        with path.open("wb") as whole:
+            whole.write(self.header().encode())
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, whole, 2**20)
+
+    def header(self) -> str:
+        """Give what stands above the rows."""
+        return ""
 
 
 def _plain(value: Any, kind: str) -> Any:
@@ -217,59 +215,22 @@ def _spread(values: list[Any], answered: NDArray[np.bool_]) -> list[Any]:
     return [next(following) if has_answer else None for has_answer in answered.tolist()]
 
 
-class _Text(Format):
-    """Pieces of text, one after the other."""
+class _Csv(Format):
+    def header(self) -> str:
+        return ",".join(self.names) + "\n"
 
-    def join(self, parts: Sequence[Path], path: Path) -> None:
-        with path.open("wb") as whole:
-            whole.write(self.header())
-            for part in parts:
-                with part.open("rb") as piece:
-                    shutil.copyfileobj(piece, whole, 2**20)
-
-    def header(self) -> bytes:
-        return b""
-
-
-class _Csv(_Text):
-    def header(self) -> bytes:
-        return (",".join(self.columns) + "\n").encode()
-
-    def write_part(
-        self, path: Path, files: Sequence[str], first_row: int, answers: Answers, along: Along
-    ) -> None:
+    def write_part(self, path: Path, columns: list[list[Any]]) -> None:
         with path.open("w", newline="", encoding="utf-8") as piece:
-            writer = csv.writer(piece, lineterminator="\n")
-            writer.writerows(zip(*self.values(files, first_row, answers, along), strict=True))
-
-
-class _JsonLines(_Text):
-    def write_part(
-        self, path: Path, files: Sequence[str], first_row: int, answers: Answers, along: Along
-    ) -> None:
-        columns = self.values(files, first_row, answers, along)
-        with path.open("w", encoding="utf-8") as piece:
-            piece.writelines(self._lines(columns))
-
-    def _lines(self, columns: list[list[Any]]) -> Iterator[str]:
-        names = self.columns
-        for row in zip(*columns, strict=True):
-            record = dict(zip(names, row, strict=True))
-            yield json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+            csv.writer(piece, lineterminator="\n").writerows(zip(*columns, strict=True))
 
 
 class _Parquet(Format):
-    def write_part(
-        self, path: Path, files: Sequence[str], first_row: int, answers: Answers, along: Along
-    ) -> None:
+    def write_part(self, path: Path, columns: list[list[Any]]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = self.values(files, first_row, answers, along)
-        arrays = [
-            pa.array(column, type=field.type)
-            for column, field in zip(columns, self._schema, strict=True)
-        ]
+        kinds = zip(columns, self._schema, strict=True)
+        arrays = [pa.array(column, type=field.type) for column, field in kinds]
         pq.write_table(pa.Table.from_arrays(arrays, schema=self._schema), path)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
@@ -287,15 +248,11 @@ class _Parquet(Format):
         kinds |= {name: getattr(pa, kind)() for name, kind in self.kept.items()}
         text = self.label_dtype.kind in "UO"
         label = pa.string() if text else pa.from_numpy_dtype(self.label_dtype)
-        return pa.schema(
-            [
-                (name, kinds.get(name, label if name.startswith("label") else pa.float64()))
-                for name in self.columns
-            ]
-        )
+        usual = {name: label if name.startswith("label") else pa.float64() for name in self.names}
+        return pa.schema(list((usual | kinds).items()))
 
 
-_FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
+_FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": Format, ".parquet": _Parquet}
 
 
 def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str, str]]) -> Format:
@@ -328,7 +285,7 @@ def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str
                 f"{not_installed(str(output), 'pyarrow', 'tables')} or choose .csv or .jsonl."
             ) from error
     format = _FORMATS[suffix](k, classes, _common(kept))
-    if taken := [name for name, n in Counter(format.columns).items() if n > 1]:
+    if taken := [name for name, n in Counter(format.names).items() if n > 1]:
         raise ValueError(
             f"--keep: {taken[0]!r} has a meaning of its own in predictions; expected another name. "
             "Rename it in the file, or do not keep it."
@@ -463,7 +420,8 @@ class PredictionJob:
         try:
             written = self.parts / _NEXT
             with new_file(written, overwrite=True) as temporary:
-                self._format.write_part(temporary, files, first_row, answers, along)
+                columns = self._format.columns(files, first_row, answers, along)
+                self._format.write_part(temporary, columns)
             n_without = int((~answers.answered).sum())
             size = written.stat().st_size
             written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{n_without}-{size}.part")
