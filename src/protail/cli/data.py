@@ -108,10 +108,7 @@ def data_stats(
 @app.command("prepare", epilog="Example: protail data prepare cifar100-lt --data-root data")
 @command
 def data_prepare(
-    voice: Voice,
-    name: opt.DatasetName,
-    data_root: opt.DataRoot = None,
-    lists: opt.Lists = None,
+    voice: Voice, name: opt.DatasetName, data_root: opt.DataRoot = None, lists: opt.Lists = None
 ) -> None:
     """Download a data set where that is possible, and check all of it.
 
@@ -138,10 +135,7 @@ def data_prepare(
     )
 
 
-@app.command(
-    "export",
-    epilog="Example: protail data export cifar100-lt --imbalance 10 -o draw.zip",
-)
+@app.command("export", epilog="Example: protail data export cifar100-lt --imbalance 10 -o draw.zip")
 @command
 def data_export(
     voice: Voice,

@@ -25,8 +25,7 @@ Files = Annotated[
     ),
 ]
 Flip = Annotated[
-    bool | None,
-    typer.Option("--flip/--no-flip", help="For a run: one way only, not both."),
+    bool | None, typer.Option("--flip/--no-flip", help="For a run: one way only, not both.")
 ]
 
 
@@ -52,12 +51,7 @@ def evaluate(
     that the model does not know judge its novelty score instead. A run without FILES is evaluated
     on images as they are and averaged with their horizontal flips.
     """
-    for_run = {
-        "--dataset": dataset,
-        "--data-root": data_root,
-        "--lists": lists,
-        "--flip": flip,
-    }
+    for_run = {"--dataset": dataset, "--data-root": data_root, "--lists": lists, "--flip": flip}
     is_run = (model / "run.json").is_file()
     if is_run and not files:
         for_files = {
@@ -102,13 +96,7 @@ def _of_run(
     folder: Path, dataset: str | None, data_root: Path | None, lists: Path | None, device: str
 ) -> dict[str, Any]:
     """Evaluate what a run has learned on the test images of its data set, stage by stage."""
-    from protail.experiments import (
-        Run,
-        evaluate_stages,
-        find_device,
-        load_recorded,
-        load_stages,
-    )
+    from protail.experiments import Run, evaluate_stages, find_device, load_recorded, load_stages
 
     run = Run.open(folder)
     run.weights()  # whole, before data is read

@@ -50,8 +50,7 @@ HeldOut = Annotated[
 ]
 Test = Annotated[Path | None, typer.Option(help="Labelled file to evaluate on instead.")]
 LabelsFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt)."),
+    Path | None, typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt).")
 ]
 TestLabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Its labels, if in another file.")

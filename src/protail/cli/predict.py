@@ -392,13 +392,7 @@ class PredictionJob:
                 f"{self.parts}: the same command goes on from there.",
             ) from error
 
-    def keep(
-        self,
-        source: Any,
-        first_row: int,
-        answers: Answers,
-        along: Along,
-    ) -> None:
+    def keep(self, source: Any, first_row: int, answers: Answers, along: Along) -> None:
         """Keep the predictions of the next block of rows.
 
         Parameters

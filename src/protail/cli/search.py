@@ -31,8 +31,7 @@ Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Recipe to write, .toml.")
 ]
 JournalFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Trials so far; workers may share it."),
+    Path | None, typer.Option(metavar="FILE", help="Trials so far; workers may share it.")
 ]
 Trials = Annotated[int, typer.Option(metavar="N", help="Trials in all.")]
 Budget = Annotated[

@@ -40,11 +40,14 @@ _PHOTOS_AT_A_TIME = 64
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
-def check_there(*files: Path | None, expected: str = "a feature file") -> None:
+def check_there(*places: Path | None, expected: str = "a feature file") -> None:
     """Raise where a file is missing, before anything large is imported to read it."""
-    for file in files:
-        if file is not None and not os.path.lexists(file):
-            raise ValueError(f"{file}: there is no such file; expected {expected}. Check the path.")
+    kind = "folder" if expected.endswith("folder") else "file"
+    for place in places:
+        if place is not None and not os.path.lexists(place):
+            raise ValueError(
+                f"{place}: there is no such {kind}; expected {expected}. Check the path."
+            )
 
 
 @dataclass(frozen=True)
@@ -355,11 +358,7 @@ def open_sources(
 
 
 def _open_for(
-    model: Model,
-    path: Path,
-    options: FeatureOptions,
-    labels_file: Path | None,
-    need_labels: bool,
+    model: Model, path: Path, options: FeatureOptions, labels_file: Path | None, need_labels: bool
 ) -> FeatureFile:
     if model.names is not None:
         # Its own columns, whatever they are called, and all others are none: a look comes first.

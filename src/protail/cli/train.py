@@ -29,9 +29,7 @@ Seeds = Annotated[
 HeldOut = Annotated[
     float,
     typer.Option(
-        metavar="X",
-        help="Fraction of images to evaluate on instead.",
-        show_default=False,
+        metavar="X", help="Fraction of images to evaluate on instead.", show_default=False
     ),
 ]
 HeldOutSeed = Annotated[int, typer.Option(metavar="NUMBER", help="Of what is held out.")]
@@ -53,8 +51,7 @@ Driver = Annotated[
     opt.chosen_from("", "auto", "plain", "captured", "fabric", metavar="NAME", show_default=False),
 ]
 Compile = Annotated[
-    bool | None,
-    typer.Option("--compile/--no-compile", help="By default long trainings on a GPU."),
+    bool | None, typer.Option("--compile/--no-compile", help="By default long trainings on a GPU.")
 ]
 Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep features here for the next time.")

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run.", show_default=False)]
 Output = Annotated[
-    Path,
-    typer.Option("-o", "--output", metavar="DIR", help="Folder to write.", show_default=False),
+    Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write.", show_default=False)
 ]
 MaxShardSize = Annotated[
     str | None,

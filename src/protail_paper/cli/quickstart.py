@@ -36,9 +36,7 @@ _NOTES = (
 
 @command
 def quickstart(
-    voice: Voice,
-    output: Output = Path("protail-quickstart"),
-    overwrite: Overwrite = False,
+    voice: Voice, output: Output = Path("protail-quickstart"), overwrite: Overwrite = False
 ) -> None:
     """Show what prototypes do for rare classes.
 
