@@ -143,7 +143,9 @@ def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch
 
 def test_the_split_of_a_folder_can_be_chosen(protail, tmp_path, monkeypatch):
     asked = {}
-    monkeypatch.setattr("protail.data.images.load_dataset", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr(
+        "protail.experiments.data_sets.load_dataset", lambda *_, **given: asked.update(given)
+    )
     protail("--over", "classifier.tau", "--data-seed", 3, "--test-fraction", 0.4)
     assert (asked["seed"], asked["test_share"]) == (3, 0.4)
 

@@ -42,7 +42,7 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     DataSet(insects: 13 train, 3 test, 3 classes)
     """
     if not 0 < share < 1:
-        raise ValueError(f"share={share:g} (--held-out); expected a fraction above 0 and below 1.")
+        raise ValueError(f"share={share!r} (--held-out); expected a fraction above 0 and below 1.")
     _check_stages(data)
     images = data.train
     kept, held = split(images.labels, share=share, groups=_same_images(images), seed=seed)
