@@ -156,7 +156,7 @@ def test_draws_are_judged_aside(tmp_path):
     assert find(Draw("cifar100-lt", 100, aside_from=10)) is found
     narrow = exported("cifar100-lt", 100, 200, 100, tmp_path / "narrow.zip")
     again = Images([narrow, file], tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="draws that nest"):  # noise of its own, not the first
+    with pytest.raises(ValueError, match="subsets that nest"):  # noise of its own, not the first
         again(Draw("cifar100-lt", 100, aside_from=10))
 
 
