@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from protail import _files, _lock
 from protail._files import (
-    FileLock,
-    LockedError,
     OutputError,
-    _folders,
-    _lock,
-    _writing,
     check_free,
     explained,
     new_file,
@@ -20,6 +16,7 @@ from protail._files import (
     one_writer,
     read_folder,
 )
+from protail._lock import FileLock, LockedError
 from reference.killed import in_small_process, said_of_a_full_disk
 from reference.killed_writers import (
     MINE,
@@ -47,7 +44,7 @@ def read(place):
 def both_ways(request, monkeypatch):
     """Folders take each other's place in one step, or as where the system has none."""
     if request.param == "renames":
-        monkeypatch.setattr(_folders, "_swap", no_exchange)
+        monkeypatch.setattr(_files, "_swap", no_exchange)
 
 
 both_kinds = pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
@@ -84,7 +81,7 @@ def test_a_failure_leaves_what_was_there(tmp_path, folder, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(_folders, "_swap", no_exchange)
+    monkeypatch.setattr(_files, "_swap", no_exchange)
     real = Path.rename
     monkeypatch.setattr(Path, "replace", refuse)
     # The old folder goes aside and comes back; only the new one cannot be moved.
@@ -214,7 +211,7 @@ def test_a_full_disk_in_words(tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_writing, "_flush", full)
+    monkeypatch.setattr(_files, "_flush", full)
     with pytest.raises(OutputError, match="the disk is full"):
         write(tmp_path / "it")
     assert names(tmp_path) == []
@@ -286,11 +283,11 @@ def test_what_is_set_aside_while_it_is_read_is_found_there(tmp_path):
     def read(folder):
         folders.append(folder)
         if folder == place:
-            place.rename(_folders.beside(place, "old"))
+            place.rename(_files.beside(place, "old"))
         return ours(folder)
 
     assert read_folder(place, read) == ("old", "old")
-    assert folders == [place, _folders.beside(place, "old")]
+    assert folders == [place, _files.beside(place, "old")]
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -300,15 +297,15 @@ def test_what_changes_in_the_last_moment_goes_along(tmp_path, monkeypatch, name)
     write_ours(place, "old")
     write_mine(place)
     (place / "old").write_text("ours")
-    real = _folders.exchange
+    real = _files.exchange
 
     def exchange(part, there):
         (place / name).unlink(missing_ok=True)
         (place / name).write_text("changed")
-        monkeypatch.setattr(_folders, "exchange", real)
+        monkeypatch.setattr(_files, "exchange", real)
         real(part, there)
 
-    monkeypatch.setattr(_folders, "exchange", exchange)
+    monkeypatch.setattr(_files, "exchange", exchange)
     write_ours(place, "new")
     assert (place / name).read_text() == "changed"
     assert ours(place) == ("new", "new")

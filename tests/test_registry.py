@@ -5,7 +5,8 @@ from typing import Annotated
 import numpy as np
 import pytest
 
-from protail._registry import BelowOne, Count, Fraction, OneOf, Positive, Range, Registry, checked
+from protail._registry import Registry
+from protail.options import BelowOne, Count, Fraction, OneOf, Positive, Range, checked
 
 
 @pytest.fixture

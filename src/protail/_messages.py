@@ -1,4 +1,4 @@
-"""Words that are shared: by every error, and by all that counts."""
+"""Words that are shared: by every error, and by everything that counts."""
 
 from __future__ import annotations
 
@@ -21,29 +21,7 @@ OWN_PART = "One of your own is known once the module that registers it is import
 
 
 def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
-    """Say that ``got`` is no valid ``what`` and name the nearest one that is.
-
-    Parameters
-    ----------
-    what : str
-        The argument's name, as the user writes it.
-    got : object
-        What came.
-    valid : iterable of str
-        Every name that would do.
-
-    Returns
-    -------
-    str
-        One sentence for the exception.
-
-    Examples
-    --------
-    >>> from protail._messages import unknown_name
-    >>> unknown_name("distance", "euclidian", ["cosine", "euclidean"])
-    "distance='euclidian' is unknown; expected one of 'cosine', 'euclidean'.
-    Did you mean 'euclidean'?"
-    """
+    """Say that ``got`` is no valid ``what``, and name the nearest one that is."""
     names = list(valid)
     message = f"{what}={got!r} is unknown; expected one of {', '.join(map(repr, names))}."
     near = nearest_names(got, names)
@@ -51,30 +29,7 @@ def unknown_name(what: str, got: object, valid: Iterable[str]) -> str:
 
 
 def nearest_names(got: object, valid: Iterable[str], n: int = 1, cutoff: float = 0.65) -> list[str]:
-    """Find the names most like what came; capitals, dashes, underscores and spaces do not count.
-
-    Parameters
-    ----------
-    got : object
-        What came.
-    valid : iterable of str
-        The names.
-    n : int, default=1
-        How many to find, at most.
-    cutoff : float, default=0.65
-        How like they must be, from 0 to 1.
-
-    Returns
-    -------
-    list of str
-        As they are written, the most alike first.
-
-    Examples
-    --------
-    >>> from protail._messages import nearest_names
-    >>> nearest_names("PCLA", ["pc", "pc-la"])
-    ['pc-la']
-    """
+    """Find the names most like what came; case, dashes, underscores and spaces do not count."""
     written: dict[str, str] = {}
     for name in valid:
         written.setdefault(_plain(name), name)
@@ -86,74 +41,17 @@ def _plain(name: object) -> str:
 
 
 def unknown_part(what: str, got: object, valid: Iterable[str]) -> str:
-    """Say that there is no ``what`` of this name, and how one of somebody's own is known.
-
-    Parameters
-    ----------
-    what, got, valid
-        As in `unknown_name`, of things that a module of anybody's can register.
-
-    Returns
-    -------
-    str
-        Sentences for the exception.
-
-    Examples
-    --------
-    >>> from protail._messages import unknown_part
-    >>> unknown_part("loss", "mine", ["focal", "ldam"])
-    "loss='mine' is unknown; expected one of 'focal', 'ldam'.
-    One of your own is known once the module that registers it is imported."
-    """
+    """Say that no ``what`` has this name, and when one of your own is known."""
     return f"{unknown_name(what, got, valid)} {OWN_PART}"
 
 
 def counted(number: int, one: str, several: str | None = None) -> str:
-    """Write a number of things: "1 row", "2 rows".
-
-    Parameters
-    ----------
-    number : int
-        How many there are.
-    one : str
-        What to call one of them.
-    several : str, optional
-        What to call any other number of them; by default with an "s".
-
-    Returns
-    -------
-    str
-        The number, its thousands set apart, and the word that goes with it.
-
-    Examples
-    --------
-    >>> from protail._messages import counted
-    >>> counted(1, "row"), counted(1200, "row"), counted(0, "class", "classes")
-    ('1 row', '1,200 rows', '0 classes')
-    """
+    """Write a number of things: "1 row", "1,200 rows"; ``several`` is by default ``one`` with s."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def install_command(*extras: str) -> str:
-    """Give the command that installs protail, with extras, from where this one came.
-
-    Parameters
-    ----------
-    *extras : str
-        As in ``pyproject.toml``.
-
-    Returns
-    -------
-    str
-        A line for a shell. What came from a folder comes from it again: no index need have
-        protail.
-
-    Examples
-    --------
-    >>> from protail._messages import install_command
-    >>> "[tables]" in install_command("tables")
-    True
-    """
+    """Give the command that installs protail with extras from where this one came."""
     wanted = f"[{','.join(extras)}]" if extras else ""
     origin = _origin()
     folder = _folder(origin)
@@ -169,48 +67,39 @@ def install_command(*extras: str) -> str:
     return f"{_pip()} install {shlex.quote(f'protail{wanted}')}"
 
 
-def not_installed(purpose: str, package: str, extra: str) -> str:
-    """Say what a package is needed for that is not there, and what installs it.
+def why(error: Exception) -> str:
+    r"""Say in one short line why something failed.
 
     Parameters
     ----------
-    purpose : str
-        What needs it.
-    package : str
-        Its name.
-    extra : str
-        The extra that brings it.
+    error : Exception
+        What was raised.
 
     Returns
     -------
     str
-        Sentences for the exception.
+        Its text, or its type where it has none.
 
     Examples
     --------
-    >>> from protail._messages import not_installed
-    >>> not_installed("a picture", "matplotlib", "report").partition(" Install it: ")[0]
-    'a picture needs matplotlib, which is not installed.'
+    >>> from protail._messages import why
+    >>> why(ValueError("not\na number")), why(KeyError("name")), why(EOFError())
+    ('not a number', "KeyError('name')", 'EOFError')
     """
+    # The text of a KeyError is the bare key.
+    text = repr(error) if isinstance(error, KeyError) else " ".join(str(error).split())
+    return (text or type(error).__name__)[:200]
+
+
+def not_installed(purpose: str, package: str, extra: str) -> str:
+    """Say what needs a package that is not there, and what installs it."""
     return (
         f"{purpose} needs {package}, which is not installed. Install it: {install_command(extra)}"
     )
 
 
 def upgrade_advice() -> str:
-    """Say how to come by a newer protail.
-
-    Returns
-    -------
-    str
-        A sentence without its full stop.
-
-    Examples
-    --------
-    >>> from protail._messages import upgrade_advice
-    >>> "pip install" in upgrade_advice()
-    True
-    """
+    """Say how to get a newer protail, in a sentence without its full stop."""
     folder = _folder(_origin())
     if folder is None:
         return install_command().replace(" install ", " install --upgrade ")

@@ -57,7 +57,7 @@ def test_shows_json_with_the_hash(recipes):
         (["pcc"], "Did you mean 'pc'"),
         (["pc", "--set", "classifier.tau"], "expected KEY=VALUE"),
         (["pc", "--set", "=1"], "expected KEY=VALUE"),
-        (["pc", "--set", "classifier.tau=-1"], "classifier.tau=-1.0"),
+        (["pc", "--set", "classifier.tau=-1"], "classifier.tau = -1.0"),
         (["pc", "--set", "classifier.taus=1"], "Did you mean 'tau'"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from protail._files import FileLock
+from protail._lock import FileLock
 from protail._messages import install_command
 from protail.cli.search import read_seconds, search
 from protail.data.images import save_draw

@@ -272,53 +272,10 @@ def test_data_loader(name, options):
     assert np.array_equal(torch.cat(list(loader)), sampler.epoch_indices(0))
 
 
-@every_kind
-@pytest.mark.parametrize("drawn", [0, 1, 17])
-def test_state_resumes_in_the_middle(name, options, drawn):
-    labels = long_tail_labels(n_classes=5, largest=20, imbalance=10)
-    first = make_sampler(name, labels, **options)
-    first.set_epoch(3)
-    walk = iter(first)
-    before = [next(walk) for _ in range(drawn)]
-    second = make_sampler(name, labels, **options)
-    second.load_state_dict(first.state_dict())
-    assert second.state_dict() == first.state_dict()
-    second.set_epoch(3)  # what a training loop says at the top of every epoch
-    after = list(second)
-    assert before + after == first.epoch_indices(3).tolist()
-    assert after == list(walk)
-    assert list(second) == first.epoch_indices(4).tolist()
-
-
 def test_a_walk_that_was_left_starts_over():
     sampler = InstanceSampler([0] * 10)
     next(iter(sampler))
     assert list(sampler) == sampler.epoch_indices(0).tolist()
-
-
-def test_state_resumes_with_another_number_of_ranks():
-    labels = long_tail_labels()
-    stream = ClassBalancedSampler(labels).epoch_indices(0)
-    four = [ClassBalancedSampler(labels, rank=r, world_size=4) for r in range(4)]
-    for sampler in four:
-        list(itertools.islice(sampler, 10))
-    state = four[0].state_dict()
-    assert all(sampler.state_dict() == state for sampler in four)
-    two = ClassBalancedSampler(labels, rank=1, world_size=2)
-    two.load_state_dict(state)
-    assert list(two) == stream[40:][1::2].tolist()
-    with pytest.raises(ValueError, match="position=40; expected a multiple of world_size=3"):
-        ClassBalancedSampler(labels, world_size=3).load_state_dict(state)
-
-
-def test_a_state_of_another_sampler_is_refused_and_changes_nothing():
-    sampler = InstanceSampler([0, 1, 1], seed=1)
-    before = sampler.state_dict()
-    with pytest.raises(ValueError, match="state has seed=2; expected 1"):
-        sampler.load_state_dict(InstanceSampler([0, 1, 1], seed=2).state_dict())
-    with pytest.raises(ValueError, match="state has n_draws=2; expected 3"):
-        sampler.load_state_dict(InstanceSampler([0, 1], seed=1).state_dict())
-    assert sampler.state_dict() == before
 
 
 @given(label_lists, st.sampled_from(KINDS), st.integers(0, 3), st.integers(1, 20))

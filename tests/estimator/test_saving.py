@@ -351,7 +351,7 @@ def test_a_model_is_read_while_it_is_replaced(tmp_path, monkeypatch, has_exchang
         raise OSError(errno.EINVAL, "Invalid argument")
 
     if not has_exchange:
-        monkeypatch.setattr("protail._files._folders._swap", unable)
+        monkeypatch.setattr("protail._files._swap", unable)
     folder = tmp_path / "model"
     models = [prepare(fitted(LABELS[kind]), None, None, "model") for kind in ("text", "bool")]
     models[0].write(folder)

@@ -115,7 +115,7 @@ def test_a_usual_range_is_widened_around_what_the_recipe_says(key, value, text):
         ("classifier.tau=nan:1", "LOW:HIGH"),
         ("classifier.tau=1:0", "low end below"),
         ("classifier.tau=0:1:log", "above 0"),
-        ("classifier.tau=-1:1", "tau=-1"),
+        ("classifier.tau=-1:1", "tau = -1"),
         ("classifier.epochs=0.5:2", "a whole number"),
         ("classifier.distance=0:1", "distance"),
         ("classifier.distance=choice:euclidean,euclidian", "Did you mean 'euclidean'"),

@@ -7,8 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from protail.recipes import RecipeError, load_recipe
-from protail.recipes._parts import PARTS
+from protail.recipes import PARTS, RecipeError, load_recipe
 from protail.training.settings import PartnerSource
 from protail.training.stage1 import build_method
 from reference.small_recipes import small_distillation
@@ -21,7 +20,7 @@ WRONG = [
     (
         "paco",
         {"representation.second_view": []},
-        "second_view = []; expected what makes the second view that method 'paco' needs",
+        "second_view = []; expected what makes the second view of method 'paco'",
     ),
     (
         "paco",
@@ -42,7 +41,7 @@ WRONG = [
     (
         "mixup",
         {"representation.method": "mixture-consistency"},
-        "second_view = []; expected what makes the second view that method 'mixture-consistency'",
+        "second_view = []; expected what makes the second view of method 'mixture-consistency'",
     ),
     (
         "ce",
@@ -52,7 +51,7 @@ WRONG = [
     (
         "mixup",
         {**TWO_MIXTURES, "representation.cutmix": 0.5},
-        "cutmix = 0.5; expected 1.0, as mixup has: one share serves both views of method 'mixture",
+        "cutmix = 0.5; expected 1.0, as mixup has: method 'mixture-consistency' mixes both",
     ),
     (
         "ce",
@@ -71,11 +70,11 @@ WRONG = [
         "representation.partners='progressive' is unknown; expected one of 'batch', 'instance', ",
     ),
     ("mixup", {**TWO_MIXTURES, "representation.sam": 0.1}, 'expected 0: method = "mixture-cons'),
-    ("mixup", {**TWO_MIXTURES, "representation.weight": -1.0}, "weight=-1.0; expected a finite"),
+    ("mixup", {**TWO_MIXTURES, "representation.weight": -1.0}, "weight = -1.0; expected a finite"),
     (
         "mixup",
         {**TWO_MIXTURES, "representation.projection": 0},
-        "projection=0; expected a whole",
+        "projection = 0; expected a whole",
     ),
     (
         "ldam",
@@ -113,7 +112,7 @@ WRONG = [
     (
         "ride-routed",
         {"classifier.experts": 2},
-        "classifier.experts = 2; expected 3, as the head of the representation has",
+        "classifier.head_options.experts = 2; expected 3, as the head of the representation has",
     ),
     (
         "ride",
@@ -155,7 +154,7 @@ WRONG = [
     ("wd/ride-routed", {}, "representation.head = \"linear\"; expected 'experts'"),
     ("wd/ride-pc", {}, "representation.head = \"linear\"; expected 'experts'"),
     ("ride/wd-max", {}, "representation.head = \"experts\"; expected 'linear'"),
-    ("ride-2-experts/ride-pc", {}, "classifier.experts = 3; expected 2"),
+    ("ride-2-experts/ride-pc", {}, "classifier.head_options.experts = 3; expected 2"),
 ]
 
 
@@ -175,7 +174,7 @@ def test_two_mixtures_take_one_kind_or_both_alike_and_any_head_and_loss(mixing, 
 
 
 def test_every_sampler_that_needs_no_options_can_draw_partners():
-    samplers = PARTS["sampler"].registry
+    samplers = PARTS["sampler"]
     free = [
         name
         for name in samplers.names()
@@ -204,7 +203,7 @@ MORE_WRONG = [
         {"representation.backbone": "resnet32"},
         "backbone: head 'experts' is for 3 experts, and backbone 'resnet32' has none",
     ),
-    ("wd", {"representation.head": "scaled"}, "a head that begins anew"),
+    ("wd", {"representation.head": "scaled"}, "a head that starts from scratch"),
     ("wd", {"representation.method": "dro-lt"}, "goes on from a backbone and a head"),
     ("dro-lt", {"pretraining.head": "cosine"}, "'linear', with which the representation goes on"),
     (
@@ -217,16 +216,21 @@ MORE_WRONG = [
         {"representation.weights": "a.safetensors"},
         'representation.weights = "a.safetensors"; expected it in the pretraining',
     ),
-    ("dro-lt", {"representation.label_smoothing": 0.1}, "representation.method: "),
+    (
+        "dro-lt",
+        {"representation.label_smoothing": 0.1},
+        "representation.loss_options.label_smoothing = 0.1; expected 0.0: method 'dro-lt' has a "
+        "loss of its own",
+    ),
     (
         "mixture-distillation",
         {"pretraining.epochs": 0},
-        "pretraining.epochs = 0; expected more: method 'mixture-distillation' needs what has been",
+        "epochs = 0; expected more: method 'mixture-distillation' needs what has been trained",
     ),
     (
         "mixture-distillation",
         {"pretraining.method": "mixture-distillation"},
-        'pretraining.method = "mixture-distillation"; expected a method that begins with nothing',
+        'pretraining.method = "mixture-distillation"; expected a method that starts from scratch',
     ),
     (
         "mixture-consistency",
@@ -238,9 +242,9 @@ MORE_WRONG = [
     (
         "mixture-consistency",
         {"representation.method": "mixture-distillation", "representation.taught": 2.0},
-        "taught=2.0; expected a number >= 0 and <= 1",
+        "taught = 2.0; expected a number >= 0 and <= 1",
     ),
-    ("wd-max", {"classifier.bias": False}, "classifier.bias = false; expected true, as the head"),
+    ("wd-max", {"classifier.bias": False}, "head_options.bias = false; expected true, as the head"),
     ("ride", {"representation.epochs": 20}, "fewer than epochs, which is 20"),
 ]
 
@@ -270,7 +274,7 @@ def test_what_would_fail_after_hours_is_refused_at_once(name, changes, words):
         ),
         (
             {"representation.weights": "a.safetensors"},
-            'representation.weights = "a.safetensors"; expected nothing: the representation begins',
+            'representation.weights = "a.safetensors"; expected nothing: the representation starts',
         ),
     ],
 )

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -176,12 +175,6 @@ def test_recipes_made_in_python_are_checked_and_completed():
         Recipe(name="mine", title="x", representation=RepresentationSettings(lr=-1.0))
     with pytest.raises(RecipeError, match="no stage"):
         Recipe(name="mine", title="x")
-
-
-def test_loading_draws_no_random_numbers():
-    state = torch.get_rng_state()
-    load_recipe("ce")
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_files_of_ones_own_extend_names_and_files(tmp_path):

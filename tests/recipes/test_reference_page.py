@@ -7,8 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from protail.recipes._parts import PARTS
-from protail.recipes._stages import STAGES
+from protail.recipes import PARTS, STAGES
 from reference.documents import ROOT
 from reference.recipe_page import PAGE, generated
 
@@ -44,7 +43,7 @@ def test_every_key_is_there_and_described(stage):
 @pytest.mark.parametrize("part", PARTS)
 def test_every_name_and_option_is_there(part):
     section = generated().split(f"## Names for `{part}`")[1].split("\n## ")[0]
-    registry = PARTS[part].registry
+    registry = PARTS[part]
     for name in registry.names():
         own = section.split(f"### `{name}`")[1].split("\n### ")[0]
         assert all(f"| `{option}` |" in own for option in registry.options(name))

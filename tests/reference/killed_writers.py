@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from protail._files import OutputError, _folders, check_free, new_file, new_folder, read_folder
+from protail import _files
+from protail._files import OutputError, check_free, new_file, new_folder, read_folder
 from reference.killed import is_killed, said_of_a_full_disk
 
 MINE = {"mine.txt": "mine", "deep/mine.txt": "deep", "fixed/mine.txt": "fixed"}
@@ -62,7 +63,7 @@ def kill_writers_of_a_folder(place, way):
     place = Path(place)
     _do_not_wait_for_the_disk()
     if way == "renames":
-        _folders._swap = no_exchange
+        _files._swap = no_exchange
     write_ours(place, "0")
     write_mine(place)
     for number in itertools.count(1):

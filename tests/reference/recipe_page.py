@@ -1,6 +1,6 @@
 """The page docs/recipes.md: everything a recipe can say, read out of the code.
 
-``python -m reference.recipe_page`` writes the generated part anew.
+``python -m reference.recipe_page`` writes the generated part again.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 from protail.data.augment import LOADER_NAMES, NAMES
 from protail.models.backbones import backbone_names
 from protail.models.backbones.registry import TIMM_NAMES
-from protail.recipes._parts import PARTS
-from protail.recipes._rules import _RANGES
-from protail.recipes._stages import STAGES
-from protail.recipes._toml import toml_text
+from protail.options import OneOf, Option, read_options
+from protail.recipes import PARTS, STAGES, toml_text
 from reference.documents import ROOT
 
 PAGE = ROOT / "docs" / "recipes.md"
@@ -39,12 +37,12 @@ def rewritten(page: str) -> str:
 
 
 def _stage(name: str, kind: type) -> str:
-    hints, about = get_type_hints(kind), _described(kind)
+    options, about = read_options(kind), _described(kind)
     rows = [
         (
             f"`{field.name}`",
             f"`{toml_text(getattr(kind(), field.name))}`",
-            _allowed(field.name, hints[field.name]),
+            _allowed(options[field.name]),
             about.get(field.name, ""),
         )
         for field in fields(kind)
@@ -53,7 +51,7 @@ def _stage(name: str, kind: type) -> str:
 
 
 def _part(part: str) -> str:
-    registry = PARTS[part].registry
+    registry = PARTS[part]
     text = f"## Names for `{part}`\n\nWith the options that `{part}_options` takes.\n"
     for name in registry.names():
         factory = registry.factory(name)
@@ -62,7 +60,7 @@ def _part(part: str) -> str:
             (
                 f"`{key}`",
                 "needed" if option.is_required else f"`{toml_text(option.default)}`",
-                _type_words(option.hint),
+                _allowed(option),
                 about.get(key, ""),
             )
             for key, option in registry.options(name).items()
@@ -102,13 +100,14 @@ def _backbones() -> str:
     )
 
 
-def _allowed(name: str, hint: Any) -> str:
-    allowed = _RANGES.get(name)
-    if allowed is None:
-        return _type_words(hint)
-    whole = "whole " if int in (hint, *get_args(hint)) else ""
-    words = str(allowed).replace("a number", f"{whole}number")
-    return words + (' or `"none"`' if type(None) in get_args(hint) else "")
+def _allowed(option: Option) -> str:
+    if option.allowed is None:
+        return _type_words(option.hint)
+    if isinstance(option.allowed, OneOf):
+        words = ", ".join(f'`"{name}"`' for name in option.allowed.names)
+    else:
+        words = str(option.allowed).removeprefix("a ").replace("finite ", "")
+    return words + (' or `"none"`' if option.may_be_none else "")
 
 
 def _type_words(hint: Any) -> str:

@@ -24,6 +24,7 @@ from protail.data._random import (
     random_uniform,
     stream_key,
 )
+from protail.options import Count, checked
 from protail.profile import class_codes
 
 # Draws made at once: few enough to start in a millisecond, enough to hide call overhead.
@@ -81,8 +82,6 @@ class RowSampler(Sampler[int], ABC):
         self._groups = RowsByClass(class_codes(labels))
         self._n_rows = self._groups.rows.size
         self._epoch = 0
-        self._start = 0
-        self._position = 0
 
     @property
     def _n_draws(self) -> int:
@@ -184,12 +183,9 @@ class RowSampler(Sampler[int], ABC):
         return _regroup(self.blocks(epoch, whole_number("start", start, 0) * size), size)
 
     def __iter__(self) -> Iterator[int]:
-        self._position, self._start = self._start, 0
-        for block in self.blocks(self._epoch, self._position):
-            for row in block.tolist():
-                self._position += 1
-                yield row
-        self._epoch, self._position = self._epoch + 1, 0
+        for block in self.blocks(self._epoch):
+            yield from block.tolist()
+        self._epoch += 1
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration walks through.
@@ -197,8 +193,7 @@ class RowSampler(Sampler[int], ABC):
         Parameters
         ----------
         epoch : int
-            Which epoch, from 0. Naming the epoch that ``load_state_dict`` has restored keeps
-            the place in it.
+            Which epoch, from 0. A loop that resumes in the middle of one asks ``batches``.
 
         Examples
         --------
@@ -208,81 +203,19 @@ class RowSampler(Sampler[int], ABC):
         >>> list(sampler) == sampler.epoch_indices(3).tolist()
         True
         """
-        if whole_number("epoch", epoch, 0) != self._epoch:
-            self._epoch, self._start, self._position = epoch, 0, 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Give the position of the iteration.
-
-        Rows count as drawn when they are handed out; workers of a ``DataLoader`` run ahead of
-        the batches used. A loop that must resume to the batch asks ``batches`` itself.
-
-        Returns
-        -------
-        dict of str to int
-            Epoch, position in the stream of all ranks, and what the stream depends on.
-
-        Examples
-        --------
-        >>> from protail.data import InstanceSampler
-        >>> InstanceSampler([0] * 10, seed=1).state_dict()
-        {'epoch': 0, 'position': 0, 'seed': 1, 'n_draws': 10}
-        """
-        return {
-            "epoch": self._epoch,
-            "position": self._position * self.world_size,
-            "seed": self.seed,
-            "n_draws": self._n_draws,
-        }
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go back to where ``state_dict`` was taken; the next iteration goes on from there.
-
-        Parameters
-        ----------
-        state : dict of str to int
-            From a sampler of the same labels and seed; ``world_size`` may differ.
-
-        Examples
-        --------
-        >>> from protail.data import InstanceSampler
-        >>> sampler, other = InstanceSampler([0] * 10), InstanceSampler([0] * 10)
-        >>> walk = iter(sampler)
-        >>> first = next(walk)
-        >>> other.load_state_dict(sampler.state_dict())
-        >>> list(other) == list(walk)
-        True
-        """
-        for name, own in (("seed", self.seed), ("n_draws", self._n_draws)):
-            if state[name] != own:
-                raise ValueError(
-                    f"state has {name}={state[name]}; expected {own}, as this sampler has. "
-                    "Build the sampler with the labels and the seed it was saved with."
-                )
-        start, rest = divmod(state["position"], self.world_size)
-        if rest:
-            raise ValueError(
-                f"state has position={state['position']}; expected a multiple of "
-                f"world_size={self.world_size}. Resume with the world_size it was saved with."
-            )
-        self._epoch, self._start, self._position = state["epoch"], start, start
+        self._epoch = whole_number("epoch", epoch, 0)
 
 
 def _regroup(blocks: Iterator[Index], size: int) -> Iterator[Index]:
     """Cut blocks of any length into batches of ``size`` and what remains."""
-    parts: list[Index] = []
-    held = 0
+    held = np.empty(0, dtype=np.int64)
     for block in blocks:
-        parts.append(block)
-        held += block.size
-        if held >= size:
-            joined = np.concatenate(parts)
-            held = joined.size % size
-            cut = joined.size - held
-            yield from (joined[begin : begin + size] for begin in range(0, cut, size))
-            parts = [joined[cut:]]
-    if held:
-        yield np.concatenate(parts)
+        held = np.concatenate([held, block])
+        cut = held.size - held.size % size
+        yield from held[:cut].reshape(-1, size)
+        held = held[cut:]
+    if held.size:
+        yield held
 
 
 SAMPLERS: Registry[RowSampler] = Registry("sampler", given=["labels", "seed", "rank", "world_size"])
@@ -458,11 +391,12 @@ class ClassBalancedSampler(_ClassStreamSampler):
     array([3, 3])
     """
 
+    @checked
     def __init__(
-        self, labels: Labels, run: int = 1, *, seed: int = 0, rank: int = 0, world_size: int = 1
+        self, labels: Labels, run: Count = 1, *, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
-        self.run = whole_number("run", run, 1)
+        self.run = int(run)
         self._max_n = int(self._groups.sizes.max())
         self._last_round = (self._max_n - 1) // self.run
         self._last_run = self._max_n - self._last_round * self.run
@@ -567,11 +501,12 @@ class ProgressiveSampler(_ClassStreamSampler):
     [False, True]
     """
 
+    @checked
     def __init__(
-        self, labels: Labels, epochs: int, *, seed: int = 0, rank: int = 0, world_size: int = 1
+        self, labels: Labels, epochs: Count, *, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(labels, seed=seed, rank=rank, world_size=world_size)
-        self.epochs = whole_number("epochs", epochs, 1)
+        self.epochs = int(epochs)
         self._class_of_row = np.repeat(np.arange(len(self._groups)), self._groups.sizes)
 
     def _classes(self, epoch: int, begin: int, end: int) -> Index:

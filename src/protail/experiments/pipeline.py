@@ -514,6 +514,9 @@ def plan_steps(recipe: Recipe, data: DataSet | FeatureData) -> StepPlan:
         # Built on the CPU: a name that nobody knows is found before a run exists.
         training = RepresentationTraining(phase, data, seed=0, device=cpu)
         n_steps += training.n_steps
+    if settings is not None:
+        n_features: Any = training.method.backbone.n_features
+        _check_head(settings, data.train.profile.n_classes, n_features)
     if not data.train.is_resident:
         cost = gflops(training.method.backbone, training.image_size)
     return StepPlan(n_steps, classifier_steps, training.image_size, cost)
@@ -523,11 +526,18 @@ def _classifier_steps(settings: ClassifierSettings, data: DataSet | FeatureData)
     make_loss(settings.loss, data.train.profile.counts, **settings.loss_options)
     if isinstance(data, FeatureData):
         given = GivenFeatures(data, torch.device("cpu")).for_stage(settings, 0)
+        _check_head(settings, len(given.counts), given.n_features)
         return stage_steps(settings, given.n_draws(Stream.of(settings), 0))[1]
     if settings.epochs or settings.centroids == "augmented":
         _check_augment("classifier.augment", settings.augment, data)
     sampler = make_sampler(settings.sampler, data.train.labels, seed=0, **settings.sampler_options)
     return stage_steps(settings, len(sampler))[1]
+
+
+def _check_head(settings: ClassifierSettings, n_classes: int, n_features: int) -> None:
+    """Raise where the head of stage 2 cannot be made: before stage 1 has taken hours."""
+    with torch.random.fork_rng(devices=[]):
+        make_head(settings.head, n_classes, n_features, **settings.head_options)
 
 
 def _check_augment(key: str, names: Sequence[str], data: DataSet) -> None:

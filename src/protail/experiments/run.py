@@ -31,7 +31,8 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
-from protail._files import FileLock, LockedError, explained, new_file
+from protail._files import explained, new_file
+from protail._lock import FileLock, LockedError
 from protail._messages import first_few, not_installed, upgrade_advice
 from protail.experiments.checkpoint import (
     Checkpoint,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import filelock
 import numpy as np
 
-from protail._files import FileLock, LockedError, explained
+from protail._files import explained
+from protail._lock import FileLock, LockedError
 from protail._messages import not_installed, unknown_name
 from protail.experiments.checkpoint import as_json
 from protail.experiments.run import differing_keys, in_short

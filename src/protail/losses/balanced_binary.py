@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from protail._registry import BelowOne
 from protail.losses.registry import checked_batch, is_target, register_loss
 from protail.losses.reweighted import class_balanced_weights
+from protail.options import BelowOne
 from protail.profile import Counts
 
 # No logarithm of a probability counts for less.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protail._registry import BelowOne
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import ReweightedCrossEntropy
+from protail.options import BelowOne
 from protail.profile import Counts
 
 

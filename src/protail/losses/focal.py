@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from protail._registry import NonNegative, checked
 from protail.losses.registry import checked_batch, is_target, register_loss
+from protail.options import NonNegative, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protail._registry import BelowOne, Epoch, NonNegative, Positive, checked
 from protail.losses.registry import checked_batch, is_target, register_loss
 from protail.losses.reweighted import ReweightedCrossEntropy
+from protail.options import BelowOne, Epoch, NonNegative, Positive, checked
 from protail.profile import ClassProfile, Counts
 
 

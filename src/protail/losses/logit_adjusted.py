@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protail._registry import NonNegative, checked
 from protail.losses.registry import checked_batch, register_loss
+from protail.options import NonNegative, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._registry import NonNegative, checked
 from protail.losses.registry import register_loss
 from protail.losses.reweighted import WeightedCrossEntropy
+from protail.options import NonNegative, checked
 from protail.profile import ClassProfile, Counts
 
 

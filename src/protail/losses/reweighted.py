@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protail._registry import BelowOne, Epoch, checked
 from protail.losses.registry import checked_batch, register_loss
+from protail.options import BelowOne, Epoch, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from protail._registry import Positive, checked
 from protail.losses.registry import register_loss
 from protail.models.heads import Routing
 from protail.ops import in_full
+from protail.options import Positive, checked
 from protail.profile import Counts
 
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy as weighted_cross_entropy
 
-from protail._registry import NonNegative, Positive, checked
 from protail.losses import check_plain_cross_entropy
 from protail.methods.method import ImageBatch, Method, register_method
 from protail.models.heads import class_means
 from protail.ops import distances, in_full
+from protail.options import NonNegative, Positive, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from protail._registry import OneOf, Registry, checked
+from protail._registry import Registry
 from protail.losses import begin_epoch
 from protail.ops import in_full
+from protail.options import OneOf, checked
 from protail.profile import Counts
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from protail._registry import Count, NonNegative, checked
 from protail.methods.method import ImageBatch, Method, register_method
 from protail.ops import in_full, unit_rows
+from protail.options import Count, NonNegative, checked
 from protail.profile import Counts
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from protail._registry import Count, Fraction, NonNegative, Positive, checked
 from protail.methods.method import ImageBatch, Method, register_method
 from protail.methods.mixture_consistency import MixtureConsistency
+from protail.options import Count, Fraction, NonNegative, Positive, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -8,10 +8,10 @@ import math
 import torch
 from torch import Tensor, distributed, nn
 
-from protail._registry import Count, Fraction, NonNegative, Positive, checked
 from protail.losses import check_plain_cross_entropy
 from protail.methods.method import ImageBatch, Method, register_method
 from protail.ops import full_precision, in_full, unit_rows
+from protail.options import Count, Fraction, NonNegative, Positive, checked
 from protail.profile import ClassProfile, Counts
 
 

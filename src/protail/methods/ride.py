@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from protail._registry import BelowOne, Epoch, Positive, checked
 from protail.methods.method import ImageBatch, Method, register_method
 from protail.models.heads import HeadPerExpert
 from protail.ops import in_full
+from protail.options import BelowOne, Epoch, Positive, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -14,14 +14,13 @@ stage, ``[pretraining]``, ``[representation]`` and ``[classifier]``. Their keys 
 - ``"none"`` stands for nothing, as in ``centroids = "none"``.
 """
 
+from protail.recipes._checks import PARTS
 from protail.recipes._loading import load_recipe, recipe_names
-from protail.recipes._parts import options_taken
-from protail.recipes._places import RecipeError
-from protail.recipes._recipe import WORDS, Recipe, recipe_hash
-from protail.recipes._stages import STAGES, stage_table
-from protail.recipes._toml import parse_value, toml_text
+from protail.recipes._recipe import STAGES, WORDS, Recipe, options_taken, recipe_hash, stage_table
+from protail.recipes._values import RecipeError, parse_value, toml_text
 
 __all__ = [
+    "PARTS",
     "STAGES",
     "WORDS",
     "Recipe",

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from protail._messages import unknown_name
-from protail.recipes._places import Place, RecipeError
-from protail.recipes._recipe import Recipe, read_table
-from protail.recipes._rules import Settings
-from protail.recipes._stages import STAGES
+from protail.recipes._checks import Settings
+from protail.recipes._recipe import STAGES, Recipe, read_table
+from protail.recipes._values import Place, RecipeError
 
 _FOLDER = Path(__file__).parent / "library"
 _SUFFIX = ".toml"
@@ -105,21 +104,16 @@ def _read(file: Path, source: str, readers: tuple[Path, ...]) -> Recipe:
     for stage in STAGES:
         given = table.get(stage)
         if isinstance(given, dict) and "extends" in given:
-            extended = given.pop("extends")
-            recipe = _extended(
-                extended, stage, file, place.at(f"{stage}.extends"), (*readers, file.resolve())
-            )
-            bases[stage] = getattr(recipe, _stage_taken(stage))
+            # What comes before a stage 1 is the whole stage 1 of another recipe.
+            taken = "representation" if stage == "pretraining" else stage
+            asking = place.at(f"{stage}.extends")
+            recipe = _extended(given.pop("extends"), taken, file, asking, readers)
+            bases[stage] = getattr(recipe, taken)
             if stage == "representation" and recipe.pretraining and "pretraining" not in table:
                 # What it goes on from belongs to it.
                 bases["pretraining"] = recipe.pretraining
                 table["pretraining"] = {}
     return Recipe(**read_table({"name": file.stem, **table}, place, bases))
-
-
-def _stage_taken(stage: str) -> str:
-    """Say which stage of a recipe is extended: what begins a stage 1 is the whole of another."""
-    return "representation" if stage == "pretraining" else stage
 
 
 def _read_toml(file: Path, place: Place) -> dict[str, Any]:
@@ -136,13 +130,14 @@ def _read_toml(file: Path, place: Place) -> dict[str, Any]:
 def _extended(
     extended: Any, stage: str, file: Path, place: Place, readers: tuple[Path, ...]
 ) -> Recipe:
+    """Read the recipe that a stage of a file extends."""
     if not isinstance(extended, str):
         raise place.unexpected(extended, "the name of a recipe, or a path that ends in .toml")
     near = str(file.parent / extended) if extended.endswith(_SUFFIX) else extended
     try:
-        recipe = _load(near, readers)
+        recipe = _load(near, (*readers, file.resolve()))
     except RecipeError as error:
         raise place.error(f"{place.key} = {extended!r}: {error}") from None
-    if _stage_taken(stage) not in recipe.stages:
-        raise place.unexpected(extended, f"a recipe that has a {_stage_taken(stage)} stage")
+    if stage not in recipe.stages:
+        raise place.unexpected(extended, f"a recipe that has a {stage} stage")
     return recipe

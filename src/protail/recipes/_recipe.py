@@ -5,20 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from protail.recipes._places import Place
-from protail.recipes._stage_rules import check_stages
-from protail.recipes._stages import STAGES, read_stage, stage_table
-from protail.recipes._toml import parse_value, toml_text
-from protail.recipes._types import plain
+from protail._messages import unknown_part
+from protail.options import Option, read_options
+from protail.recipes._checks import PARTS, Settings, check_settings, check_stages
+from protail.recipes._values import Place, conform, parse_value, plain, toml_text
 from protail.training import ClassifierSettings, RepresentationSettings
 
-# Settings that recipes of before do not name, as they were then; add those of your own here.
+STAGES: dict[str, type[Settings]] = {
+    "pretraining": RepresentationSettings,
+    "representation": RepresentationSettings,
+    "classifier": ClassifierSettings,
+}
+_OPTIONS = "_options"
+
+# Settings that came after recipes had been hashed, with the value that changes nothing.
 _LATER: list[tuple[str, Any]] = [("partners", "batch")]
 
-# What is said about a recipe; nothing that is computed hangs on it.
+# What is said about a recipe; nothing that is computed depends on it.
 WORDS = ("title", "reference", "paper")
 
 
@@ -39,7 +45,7 @@ class Recipe:
     paper : str
         Where the paper of the prototype classifiers reports it; empty where it does not.
     pretraining : RepresentationSettings, optional
-        What stage 1 begins with, where it does not begin anew.
+        What stage 1 starts with, where it does not start from scratch.
     representation : RepresentationSettings, optional
         Stage 1.
     classifier : ClassifierSettings, optional
@@ -71,7 +77,7 @@ class Recipe:
                 object.__setattr__(self, stage, checked)
         if not self.stages:
             raise place.error("it has no stage; expected representation or classifier, or both.")
-        check_stages(self.pretraining, self.representation, self.classifier, place)
+        check_stages({stage: getattr(self, stage) for stage in self.stages}, place)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -80,9 +86,8 @@ class Recipe:
 
     @property
     def phases(self) -> dict[str, RepresentationSettings]:
-        """Stage 1, and what it begins with where it does not begin anew, in their order."""
-        phases = {"pretraining": self.pretraining, "representation": self.representation}
-        return {name: settings for name, settings in phases.items() if settings is not None}
+        """Stage 1, after what it starts with where it does not start from scratch."""
+        return {stage: getattr(self, stage) for stage in self.stages if stage != "classifier"}
 
     @property
     def n_epochs(self) -> int:
@@ -127,21 +132,17 @@ class Recipe:
 
     def _key_parts(self, key: str) -> list[str]:
         place = Place(f"recipe {self.name!r}")
-        parts = key.split(".")
-        if parts[-1].endswith("_options"):
+        stage, *others = parts = key.split(".")
+        if key.endswith(_OPTIONS):
             raise place.error(f"{key!r} is a table; set what is in it, as in {key}.name=value.")
-        if parts[0] not in STAGES or not all(parts) or not 2 <= len(parts) <= 3:
+        is_long = len(others) == 2 and others[0].endswith(_OPTIONS)
+        if stage not in STAGES or not all(parts) or not (len(others) == 1 or is_long):
             raise place.error(
                 f"{key!r} is no key to set; expected a stage and a setting, such as "
-                "representation.lr or classifier.tau."
+                "representation.lr, classifier.tau or classifier.loss_options.tau."
             )
-        if parts[0] not in self.stages:
-            raise place.error(f"{key!r} cannot be set: this recipe has no {parts[0]} stage.")
-        if len(parts) == 3 and not parts[1].endswith("_options"):
-            raise place.error(
-                f"{key!r} is no key to set; expected two words, or three as in "
-                "classifier.loss_options.tau."
-            )
+        if stage not in self.stages:
+            raise place.error(f"{key!r} cannot be set: this recipe has no {stage} stage.")
         return parts
 
     def resolved(self) -> dict[str, Any]:
@@ -159,14 +160,14 @@ class Recipe:
         >>> resolved["representation"]["weight_decay"], resolved["classifier"]
         (0.005, None)
         """
-        resolved: dict[str, Any] = {key: getattr(self, key) for key in ("name", *WORDS)}
-        for stage in STAGES:
-            settings = getattr(self, stage)
-            resolved[stage] = None if settings is None else plain(stage_table(settings))
-        if self.pretraining is None:
-            # Most recipes have none, and are called the same as before there were any.
-            del resolved["pretraining"]
-        return resolved
+        words = {key: getattr(self, key) for key in ("name", *WORDS)}
+        stages = {
+            stage: plain(stage_table(getattr(self, stage))) if stage in self.stages else None
+            for stage in STAGES
+            # Recipes without one have the hash they had before there were any.
+            if stage != "pretraining" or self.pretraining is not None
+        }
+        return words | stages
 
     @classmethod
     def from_resolved(cls, resolved: Mapping[str, Any]) -> Self:
@@ -215,30 +216,7 @@ class Recipe:
 def read_table(
     table: Mapping[str, Any], place: Place, bases: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Read what a recipe is made of.
-
-    Parameters
-    ----------
-    table : mapping of str to object
-        Name, words, and a table for each stage.
-    place : Place
-        Where the table comes from.
-    bases : mapping of str to settings, optional
-        What stages start from.
-
-    Returns
-    -------
-    dict of str to object
-        Arguments of `Recipe`.
-
-    Examples
-    --------
-    >>> from protail.recipes._places import Place
-    >>> from protail.recipes._recipe import read_table
-    >>> table = {"name": "a", "title": "short", "classifier": {"epochs": 3}}
-    >>> read_table(table, Place("a.toml"))["classifier"].epochs
-    3
-    """
+    """Read the arguments of `Recipe`: name, words, and stages, which may start from others."""
     known = ["name", *WORDS, *STAGES]
     for key in table:
         if key not in known:
@@ -260,9 +238,143 @@ def _check_words(words: Mapping[str, Any], place: Place) -> None:
         if key not in words:
             raise place.error(f"{key} is missing; expected text of one line.")
     for key, text in words.items():
-        empty = isinstance(text, str) and not text.strip()
-        if not isinstance(text, str) or "\n" in text or (empty and key in ("name", "title")):
+        needed = key in ("name", "title")
+        if not isinstance(text, str) or "\n" in text or (needed and not text.strip()):
             raise place.at(key).unexpected(text, "text of one line")
+
+
+def read_stage(
+    stage: str, given: Mapping[str, Any], place: Place, base: Settings | None = None
+) -> Settings:
+    """Make settings of what is given; what is not comes from ``base``, or is a default."""
+    kind = STAGES[stage]
+    known = read_options(kind)
+    table = _merge(stage_table(base or kind()), given, known, place)
+    values = {key: conform(value, known[key], place.at(key)) for key, value in table.items()}
+    for part in _parts(table):
+        options = values[part + _OPTIONS]
+        values[part + _OPTIONS] = _complete(part, values[part], options, place)
+    settings = kind(**values)
+    check_settings(settings, place)
+    return settings
+
+
+def options_taken(part: str, name: str) -> dict[str, Option]:
+    """Say what the part of this name takes.
+
+    Parameters
+    ----------
+    part : str
+        "head", "loss", "sampler" or "method".
+    name : str
+        Which one.
+
+    Returns
+    -------
+    dict of str to Option
+        By name.
+
+    Examples
+    --------
+    >>> from protail.recipes import options_taken
+    >>> list(options_taken("head", "prototype"))
+    ['distance', 'temperature', 'temperature_form', 'initial_temperature', 'normalize']
+    """
+    return PARTS[part].options(name)
+
+
+def stage_table(settings: Settings) -> dict[str, Any]:
+    """Write settings as a table, in the order of the fields.
+
+    Parameters
+    ----------
+    settings : RepresentationSettings or ClassifierSettings
+        A stage's.
+
+    Returns
+    -------
+    dict of str to object
+        A copy.
+
+    Examples
+    --------
+    >>> from protail.recipes import stage_table
+    >>> from protail.training import ClassifierSettings
+    >>> stage_table(ClassifierSettings())["lr"]
+    4.0
+    """
+    table = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def _complete(part: str, name: str, options: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Check the options of a part of a stage, and spell out its defaults."""
+    registry = PARTS[part]
+    try:
+        registry.check(name, options)
+    except ValueError as error:
+        raise place.error(f"{place.key}.{part}_options: {error}") from None
+    complete = {
+        key: conform(options[key], option, place.at(key)) if key in options else option.default
+        for key, option in registry.options(name).items()
+    }
+    try:
+        registry.check_values(name, complete)
+    except (TypeError, ValueError) as error:
+        raise place.error(f"{place.key}.{error}") from None
+    return complete
+
+
+def _parts(table: Mapping[str, Any]) -> list[str]:
+    return [key.removesuffix(_OPTIONS) for key in table if key.endswith(_OPTIONS)]
+
+
+def _merge(
+    table: dict[str, Any], given: Mapping[str, Any], known: Mapping[str, Option], place: Place
+) -> dict[str, Any]:
+    """Lay what is given over a table. Another part starts without the last one's options."""
+    for part in _parts(table):
+        name = conform(given.get(part, table[part]), known[part], place.at(part))
+        if name not in (names := PARTS[part].names()):
+            raise place.error(unknown_part(f"{place.key}.{part}", name, names))
+        if name != table[part]:
+            table[part], table[part + _OPTIONS] = name, {}
+    for key, value in given.items():
+        if key.endswith(_OPTIONS) and key in table:
+            table[key] |= conform(value, known[key], place.at(key))
+        elif key in table:
+            table[key] = value
+    for key in [key for key in given if key not in table]:
+        owner = _owner(key, table, place) + _OPTIONS
+        if key in given.get(owner, {}):
+            raise place.at(key).unexpected(given[key], f"it once; {owner}.{key} is there too")
+        table[owner][key] = given[key]
+    return table
+
+
+def _owner(key: str, table: Mapping[str, Any], place: Place) -> str:
+    """Find the part of this stage that takes an option."""
+    taken = {part: options_taken(part, table[part]) for part in _parts(table)}
+    takers = [part for part, options in taken.items() if key in options]
+    if len(takers) == 1:
+        return takers[0]
+    if takers:
+        longer = " or ".join(f"{part}{_OPTIONS}.{key}" for part in takers)
+        raise place.error(f"{place.key}.{key} may be several things; write {longer} instead.")
+    elsewhere = [
+        f"{part} {name!r}"
+        for part, registry in PARTS.items()
+        for name in registry.names()
+        if key in registry.options(name)
+    ]
+    if elsewhere:
+        own = ", ".join(f"{part} {table[part]!r}" for part in taken)
+        raise place.error(
+            f"{place.key}.{key} is an option of {', '.join(elsewhere)}; this stage has {own}."
+        )
+    raise place.unknown_key(
+        key, [*table, *(name for options in taken.values() for name in options)]
+    )
 
 
 def recipe_hash(resolved: Mapping[str, Any]) -> str:
@@ -294,7 +406,7 @@ def recipe_hash(resolved: Mapping[str, Any]) -> str:
 
 
 def _named(stage: Mapping[str, Any] | None) -> Any:
-    """Leave out settings that came later, where they change nothing: names stay what they were."""
+    """Leave out settings that came later, where they change nothing, so that hashes stay."""
     if stage is None:
         return None
     return _canonical({key: value for key, value in stage.items() if (key, value) not in _LATER})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from protail.options import BelowOne, Count, Epoch, NonNegative, Positive
+
 Precision = Literal["bfloat16", "float32"]
 """What a backbone computes in."""
 PartnerSource = Literal["batch", "instance", "class-balanced", "square-root"]
@@ -78,25 +80,25 @@ class RepresentationSettings:
     head_options: dict[str, Any] = field(default_factory=dict)
     loss: str = "cross-entropy"
     loss_options: dict[str, Any] = field(default_factory=dict)
-    epochs: int = 200
-    batch_size: int = 64
-    lr: float = 0.01
-    momentum: float = 0.9
+    epochs: Epoch = 200
+    batch_size: Count = 64
+    lr: Positive = 0.01
+    momentum: BelowOne = 0.9
     nesterov: bool = False
-    weight_decay: float = 5e-3
+    weight_decay: NonNegative = 5e-3
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
     drops: tuple[tuple[float, float], ...] = ()
-    warm_up_epochs: float = 0.0
+    warm_up_epochs: NonNegative = 0.0
     sampler: str = "instance"
     sampler_options: dict[str, Any] = field(default_factory=dict)
     augment: tuple[str, ...] = ("crop", "flip")
     second_view: tuple[str, ...] = ()
-    mixup: float = 0.0
-    cutmix: float = 0.0
+    mixup: NonNegative = 0.0
+    cutmix: NonNegative = 0.0
     partners: PartnerSource = "batch"
-    max_norm: float = 0.0
-    sam: float = 0.0
-    ema: float = 0.0
+    max_norm: NonNegative = 0.0
+    sam: NonNegative = 0.0
+    ema: BelowOne = 0.0
     precision: Precision = "bfloat16"
 
 
@@ -152,21 +154,21 @@ class ClassifierSettings:
     loss_options: dict[str, Any] = field(default_factory=dict)
     start: Literal["new", "representation"] = "new"
     centroids: Literal["clean", "augmented"] | None = "augmented"
-    epochs: int = 1
-    max_steps: int | None = None
-    batch_size: int = 64
-    lr: float = 4.0
-    momentum: float = 0.9
+    epochs: Epoch = 1
+    max_steps: Count | None = None
+    batch_size: Count = 64
+    lr: Positive = 4.0
+    momentum: BelowOne = 0.9
     nesterov: bool = False
-    weight_decay: float = 0.0
-    temperature_lr: float = 0.005
-    temperature_weight_decay: float = 0.0
-    max_norm: float = 0.0
-    max_norm_part: float | None = None
+    weight_decay: NonNegative = 0.0
+    temperature_lr: NonNegative = 0.005
+    temperature_weight_decay: NonNegative = 0.0
+    max_norm: NonNegative = 0.0
+    max_norm_part: NonNegative | None = None
     max_norm_every: Literal["step", "epoch"] = "step"
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
     drops: tuple[tuple[float, float], ...] = ()
-    warm_up_epochs: float = 0.0
+    warm_up_epochs: NonNegative = 0.0
     sampler: str = "class-balanced"
     sampler_options: dict[str, Any] = field(default_factory=lambda: {"run": 4})
     augment: tuple[str, ...] = ("crop", "flip", "autoaugment", "cutout")

@@ -396,7 +396,7 @@ def build_method(
             backbone.load_state_dict(start.backbone.state_dict())
             if type(head) is type(start.head):
                 head.load_state_dict(start.head.state_dict())
-        check_experts(settings, backbone, head)
+        check_experts(settings, *(getattr(part, "n_experts", None) for part in (backbone, head)))
         loss = make_loss(settings.loss, counts, **settings.loss_options)
         options = settings.method_options
         method = make_method(settings.method, backbone, head, loss, counts, **options)
@@ -424,9 +424,8 @@ def _load_teacher(method: Method, start: Method) -> None:
         own.load_state_dict(trained.state_dict())
 
 
-def check_experts(settings: RepresentationSettings, backbone: nn.Module, head: nn.Module) -> None:
+def check_experts(settings: RepresentationSettings, there: int | None, wanted: int | None) -> None:
     """Raise unless a head for experts meets a backbone that has as many."""
-    there, wanted = (getattr(each, "n_experts", None) for each in (backbone, head))
     if wanted is not None and wanted != there:
         has = "none" if there is None else there
         raise ValueError(

@@ -39,12 +39,12 @@ def levels(augment, result):
 
 
 def numbers(augment, index, epoch):
-    return draw(augment.keys[0], epoch, index, augment.scales)
+    return draw(augment.keys, epoch, index, augment.scales)
 
 
 @pytest.mark.parametrize("names", RECIPES)
 def test_an_image_depends_on_its_key_alone(names):
-    augment = make_augment(names, seed=3, views=2)
+    augment = make_augment(names, seed=3)
     images, index = all_images(8), torch.arange(100, 116)
     together = augment(images, index, 5)
     order = torch.randperm(16)
@@ -55,7 +55,6 @@ def test_an_image_depends_on_its_key_alone(names):
         others = [
             augment(images, index, 6),
             augment(images, index + 1, 5),
-            augment(images, index, 5, view=1),
             make_augment(names, seed=4)(images, index, 5),
         ]
         assert not any(torch.equal(other, together) for other in others)
@@ -220,9 +219,7 @@ def test_real_images_look_like_torchvisions(name):
         (lambda: make_augment(["autoaugment"], fill=300), "fill=300"),
         (lambda: make_augment(["randaugment"], magnitude=31), "magnitude=31"),
         (lambda: make_augment(["crop"], pad=-1), "pad=-1"),
-        (lambda: make_augment([], views=0), "views=0"),
         (lambda: make_augment(["simclr"], size=(4, 32)), "simclr needs"),
-        (lambda: make_augment([])(noise_images(2), torch.arange(2), 0, view=1), "view=1"),
         (lambda: make_augment([])(noise_images(2).float(), torch.arange(2), 0), "uint8"),
         (lambda: make_augment([])(noise_images(2, (8, 8)), torch.arange(2), 0), "make_augment"),
         (lambda: make_augment([])(noise_images(2), torch.arange(3), 0), "index has shape"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protail.data.augment._policies import (
+from protail.data.augment._steps import (
     RANDAUGMENT_OPS,
     SIGNED,
     Action,

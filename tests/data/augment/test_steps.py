@@ -92,7 +92,7 @@ def test_jitter_in_every_order():
 
 
 def test_chances():
-    augment = make_augment(["simclr"], views=2)
+    augment = make_augment(["simclr"])
     images = all_images(1)[:1].expand(1000, -1, -1, -1)
     result = augment(images, torch.arange(1000), 0)
     levels = (result - augment.shift) / augment.scale
@@ -100,4 +100,3 @@ def test_chances():
     assert 0.16 < grey.float().mean() < 0.24
     assert levels.min() > -0.01
     assert levels.max() < 255.01
-    assert not torch.equal(result, augment(images, torch.arange(1000), 0, view=1))

@@ -236,7 +236,7 @@ def test_missing_arrays(tmp_path):
 def test_no_such_file(tmp_path):
     for path in ("a.npz", "a.safetensors"):
         assert "it is no file of features" in message(tmp_path / path)
-    with pytest.raises(DataSetError, match=r"no file is named.*--data-root"):
+    with pytest.raises(DataSetError, match=r"it is no file of features.*--data-root"):
         load_dataset("features")
     with pytest.raises(ValueError, match="'features' takes no option 'imbalance'"):
         load_dataset(write_npz(tmp_path / "a.npz", feature_data()), imbalance=10)
@@ -288,10 +288,10 @@ def rewrite(path, change_head=lambda head: None, change_arrays=lambda arrays: No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 2}, "of version 2; expected 1 or older. Update protail"),
+        ({"version": 2}, "version 2; expected 'protail-features', version 1 or older."),
         (
             {"format": "other"},
-            "it cannot be read (its format is 'other'); expected one",
+            "it is 'other', version 1; expected 'protail-features'",
         ),
         ({"classes": 5}, "it cannot be read (classes is 5)"),
         ({"description": None}, "description is None"),
@@ -315,7 +315,7 @@ def test_safetensors_of_somebody_else(tmp_path):
 def test_bad_scales(tmp_path):
     file = tmp_path / "a.safetensors"
     for change, words in (
-        (lambda arrays: arrays.pop("step"), "it has no array step"),
+        (lambda arrays: arrays.pop("step"), "array step is float32 of shape (0,)"),
         (lambda arrays: arrays.update(step=np.ones(3, np.float32)), "array step is float32 of"),
         (lambda arrays: arrays.update(minimum=np.full(8, np.nan, np.float32)), "array minimum is"),
         (lambda arrays: arrays.update(x_test=np.ones((100, 3), np.uint8)), "test has 3 features"),

@@ -110,4 +110,4 @@ def test_skipping_may_not_empty_a_class_folder(tmp_path, parts):
     for file in (tmp_path / "train" if parts else tmp_path).glob("bee/*"):
         file.write_bytes(b"no image")
     said = message(load_dataset, "imagefolder", root=tmp_path, on_bad_image="skip")
-    assert "no training image of bee can be read" in said
+    assert "no train image of bee can be read" in said

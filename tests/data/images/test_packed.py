@@ -93,8 +93,8 @@ def test_the_authors_two_subsets_travel(root, imbalance):
     [
         ({"imbalance": 1}, "Ask for a higher imbalance"),
         ({"imbalance": 4, "kind": "step"}, "too few images"),
-        ({"selection": "first"}, "drawn with selection='shuffled'"),
-        ({"seed": 1}, "drawn with seed=0"),
+        ({"selection": "first"}, "does not give selection='first'"),
+        ({"seed": 1}, "seed=0, n_max=20, which does not give seed=1"),
         ({"imbalance": 0.5}, "imbalance=0.5"),
         ({"lists": "x"}, "takes no option 'lists'"),
     ],
@@ -131,7 +131,7 @@ def test_the_same_subset_is_the_same_file(root, draw):
 def test_a_set_without_a_tail_has_no_imbalance(tmp_path):
     images = resident()
     save_draw(DataSet("plain", images, images), tmp_path / "plain.zip")
-    with pytest.raises(DataSetError, match="was not cut to a long tail"):
+    with pytest.raises(DataSetError, match="of no imbalance, which does not give imbalance=2"):
         load_draw(tmp_path / "plain.zip", imbalance=2)
 
 

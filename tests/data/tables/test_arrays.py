@@ -67,9 +67,9 @@ def test_named_labels(npz):
     [
         (np.arange(4), r"\(4,\).*do not go with"),
         (np.array([1.0, 2.5, 3.0]), "row 1 .*not a whole number: 2.5"),
-        (np.array([1.0, 2.0, np.nan]), "row 2 .*missing"),
+        (np.array([1.0, 2.0, np.nan]), "row 2 .*not a whole number: nan"),
         (np.array(["a", "", "b"]), "row 1 .*empty"),
-        (np.array([b"a", b"\xff", b"b"]), "not UTF-8"),
+        (np.array([b"a", b"\xff", b"b"]), "0xff does not belong to UTF-8"),
         (np.array([1, 2, 2**64 - 1], dtype=np.uint64), "row 2 .*too large"),
         (np.array([1.0, 2.0, 1e300]), "row 2 "),
         (np.array(["a", "b", "c" * 1001]), "row 2 .*too long"),
@@ -97,11 +97,11 @@ def test_whole_labels_become_ints(labels, npz):
 @pytest.mark.parametrize(
     ("array", "match"),
     [
-        (np.arange(3.0), "1 dimensions"),
-        (np.zeros((2, 2, 2)), "3 dimensions"),
-        (np.array(1.0), "0 dimensions"),
-        (np.zeros((0, 3)), "no rows"),
-        (np.zeros((3, 0)), "no columns"),
+        (np.arange(3.0), r"\(3,\) has no rows of numbers; expected 2 dimensions"),
+        (np.zeros((2, 2, 2)), r"\(2, 2, 2\) has no rows"),
+        (np.array(1.0), r"\(\) has no rows"),
+        (np.zeros((0, 3)), r"\(0, 3\) has no rows"),
+        (np.zeros((3, 0)), r"\(3, 0\) has no rows"),
         (np.zeros((2, 2), complex), "complex128"),
         (np.array([["a", "b"]]), "no plain numbers"),
         (np.array([[1, None]]), "never unpickled"),
@@ -151,16 +151,16 @@ def test_shape_larger_than_the_file(shape, compression, tmp_path):
     refused(path, "bytes")
 
 
-def test_other_compressions_are_refused(tmp_path):
+def test_other_compressions_are_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("X.npy", header((3, 2)) + ROWS.tobytes())
-    refused(tmp_path / "a.npz", "compressed in way 12")
+    assert np.array_equal(open_features(tmp_path / "a.npz").rows(), ROWS)
 
 
 def test_safetensors_that_will_not_do(tmp_path):
     path = tmp_path / "a.safetensors"
     save_file({"X": np.arange(3.0)}, path)
-    refused(path, "1 dimensions")
+    refused(path, "no rows of numbers")
     text = b'{"X":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}}'
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
     refused(path, "f8_e4m3")
@@ -219,7 +219,7 @@ def test_damage_in_an_array_is_told_before_it_is_used(name, dtype, order, npz):
     for (what, read), expected in zip(READS.items(), whole, strict=True):
         if (name == "y") == (what == "labels") and name != "other":
             for _ in range(2):
-                with pytest.raises(FeatureFileError, match=f"array '{name}' .*its checksum"):
+                with pytest.raises(FeatureFileError, match=f"CRC-32 for file '{name}.npy'"):
                     read(file)
         else:
             assert read(file).tolist() == expected

@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
-from protail.data.tables import FeatureFileError, _rows, open_features
+from protail.data.tables import FeatureFileError, open_features
+from protail.data.tables import rows as rows_module
 
 few_settings = settings(max_examples=25)
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
@@ -140,8 +141,8 @@ def test_blocks_from_every_start(name, folder):
 @every_format
 @pytest.mark.parametrize("fortran", [False, True])
 def test_small_blocks_and_temporary_files(name, fortran, folder, monkeypatch):
-    monkeypatch.setattr(_rows, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(_rows, "IN_MEMORY_BYTES", 50)
+    monkeypatch.setattr(rows_module, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 50)
     rows = np.arange(120, dtype=np.float32).reshape(20, 6)
     WRITERS[name](folder / name, np.asfortranarray(rows) if fortran else rows, np.arange(20))
     file = open_features(folder / name)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from protail._files import OutputError
-from protail.data.tables import _rows, scan, split, take
+from protail.data.tables import rows as rows_module
+from protail.data.tables import scan, split, take
 
 few_settings = settings(max_examples=60)
 more_settings = settings(max_examples=150)
@@ -51,7 +52,7 @@ def check(rows, labels):
 def test_against_loops(rows, block_bytes, fortran):
     labels = np.arange(len(rows)) % 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_rows, "BLOCK_BYTES", block_bytes)
+        patch.setattr(rows_module, "BLOCK_BYTES", block_bytes)
         check(np.asfortranarray(rows) if fortran else rows, labels)
 
 
@@ -76,9 +77,9 @@ def test_take(rows, data, on_disk):
     index = data.draw(st.lists(st.integers(0, len(rows) - 1)))
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_rows, "BLOCK_BYTES", 20)
+        patch.setattr(rows_module, "BLOCK_BYTES", 20)
         if on_disk:
-            patch.setattr(_rows, "IN_MEMORY_BYTES", 1)
+            patch.setattr(rows_module, "IN_MEMORY_BYTES", 1)
         for chosen in (index, mask):
             got = take(rows, chosen)
             expected = rows[np.array(chosen, dtype=None if chosen is mask else np.int64)]
@@ -88,8 +89,8 @@ def test_take(rows, data, on_disk):
 
 
 def test_take_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(_rows.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(_rows, "IN_MEMORY_BYTES", 1)
+    monkeypatch.setattr(rows_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 1)
     got = take(np.eye(3), [0, 1])
     got[0, 0] = 5
     assert got.tolist() == [[5, 0, 0], [0, 1, 0]]
@@ -108,8 +109,8 @@ def test_full_disk(monkeypatch):
         def write(self, _):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_rows.tempfile, "TemporaryFile", lambda **_: Full())
-    monkeypatch.setattr(_rows, "IN_MEMORY_BYTES", 1)
+    monkeypatch.setattr(rows_module.tempfile, "TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(rows_module, "IN_MEMORY_BYTES", 1)
     with pytest.raises(OutputError, match="disk is full"):
         take(np.eye(3), [0])
 

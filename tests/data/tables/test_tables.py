@@ -212,17 +212,19 @@ def test_lists_that_will_not_do(kind, parquet):
         [3, 4],
         [5, 6],
     ]
-    refused(table([[1, 2], [3, 4], [5]]), "row 2 .* has 1 numbers.*expected a list of 2")
-    refused(table([[1, 2], [3, 4], [5, 6], None]), "row 3 .* is null")
-    refused(table([[1, 2], [3, 4], [5, None]]), "row 2 .* holds a null")
+    refused(table([[1, 2], [3, 4], [5]]), r"row 2 .* is \[5.0\].*expected a list of 2")
+    refused(table([[1, 2], [3, 4], [5, 6], None]), "row 3 .* is None")
+    refused(table([[1, 2], [3, 4], [5, None]]), r"row 2 .* is \[5.0, None\]")
     refused(table([None, [3, 4]]), "first list")
     refused(table([[], [3, 4]]), "first list")
 
 
 def test_fixed_lists_with_nulls(parquet):
     kind = pa.list_(pa.float32(), 2)
-    refused(parquet(features=pa.array([[1, 2], None], kind)), "row 1 .* is null")
-    refused(parquet(features=pa.array([[1, 2], [1, 2], [1, None]], kind)), "row 2 .*a null")
+    refused(parquet(features=pa.array([[1, 2], None], kind)), "row 1 .* is None")
+    refused(
+        parquet(features=pa.array([[1, 2], [1, 2], [1, None]], kind)), r"row 2 .* is \[1.0, None\]"
+    )
 
 
 def test_named_columns(parquet):
@@ -242,7 +244,7 @@ def test_named_columns(parquet):
         (pa.array([1, None, 2]), "row 1 .*missing"),
         (pa.array(["a", "b", ""]), "row 2 .*empty"),
         (pa.array([1.0, 2.0, 2.5]), "row 2 .*not a whole"),
-        (pa.array([1.0, float("nan"), 2.5]), "row 1 .*missing"),
+        (pa.array([1.0, float("nan"), 2.5]), "row 1 .*not a whole number: nan"),
         (pa.array([[1], [2], [3]]), "labels are of type list"),
         (pa.array([1, 2, 3], pa.date32()), "labels are of type date32"),
     ],

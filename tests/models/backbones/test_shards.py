@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from protail._files import OutputError, _writing
+from protail import _files
+from protail._files import OutputError
 from protail.models.backbones import WeightsError, load_weights, make_backbone, save_weights
 from protail.models.backbones.shards import INDEX
 from protail.models.backbones.weights import read_checkpoint
@@ -248,7 +249,7 @@ def test_what_is_there_stays(tmp_path, place, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_writing, "_flush", full)
+        patch.setattr(_files, "_flush", full)
         with pytest.raises(OutputError, match="disk is full"):
             save_weights(new, tmp_path / place, overwrite=True)
     assert equal(read_checkpoint(tmp_path / place).arrays, old)

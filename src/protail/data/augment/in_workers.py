@@ -64,8 +64,8 @@ class InputSpec:
 class LoaderTransform:
     """Turn one opened image into what the backbone sees.
 
-    Made by `make_loader_transform`. Its random numbers depend on seed, epoch, index and view
-    alone: not on the worker, the rank or the images before.
+    Made by `make_loader_transform`. Its random numbers depend on seed, epoch and index alone: not
+    on the worker, the rank or the images before.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class LoaderTransform:
         self.fixed = fixed
         self.seed = whole_number("seed", seed, 0)
 
-    def __call__(self, image: Image, index: int, epoch: int, view: int = 0) -> Tensor:
+    def __call__(self, image: Image, index: int, epoch: int) -> Tensor:
         """Augment and normalise.
 
         Parameters
@@ -101,15 +101,13 @@ class LoaderTransform:
             What tells the draws of an epoch apart.
         epoch : int
             The epoch.
-        view : int
-            Which view, from 0.
 
         Returns
         -------
         Tensor of float32, shape (3, size, size)
             What the backbone sees.
         """
-        key = int(stream_key(self.seed, _PURPOSE + view, epoch, index)[0])
+        key = int(stream_key(self.seed, _PURPOSE, epoch, index)[0])
         # torchvision draws from the global generator of the CPU: lend it ours for one image.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(key >> 1)

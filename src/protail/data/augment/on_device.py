@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from protail._messages import unknown_name
 from protail.data import stream_key, whole_number
-from protail.data.augment._policies import (
-    RANDAUGMENT_LARGEST,
-    Policy,
-    autoaugment_actions,
-    randaugment_actions,
-)
-from protail.data.augment._steps import BLUR_REACH, CropFlip, Cutout, Rotate, SimCLR, Size, Step
+from protail.data.augment._steps import Size, Step, make_step
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
@@ -57,8 +51,6 @@ class Augment(nn.Module):
         Of red, green and blue, on a scale of 0 to 1.
     seed : int
         Same seed, same images.
-    views : int
-        How many different views of an image can be asked for.
     channels_last : bool
         Memory layout of the result.
 
@@ -85,31 +77,27 @@ class Augment(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         seed: int,
-        views: int,
         channels_last: bool,
     ) -> None:
         super().__init__()
         self.steps = nn.ModuleList(steps)
         self.size = size
         self.seed = whole_number("seed", seed, 0)
-        self.views = whole_number("views", views, 1)
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         mean_c, std_c = _three("mean", mean), _three("std", std)
         if not bool((std_c > 0).all()):
             raise ValueError(f"std={std!r}; expected three numbers above 0.")
         self._counts = [sum(len(highs) for _, highs in step.draws) for step in steps]
         draws = [part for step in steps for part in step.draws]
-        keys = [torch.empty(self.views, 0, dtype=torch.int64)]
-        for name, highs in draws:
-            purposes = [view * len(NAMES) + NAMES.index(name) for view in range(self.views)]
-            keys.append(torch.stack([draw_keys(seed, each, len(highs)) for each in purposes]))
+        keys = [torch.empty(0, dtype=torch.int64)]
+        keys += [draw_keys(seed, NAMES.index(name), len(highs)) for name, highs in draws]
         scales = draw_scales([high for _, highs in draws for high in highs])
         self.register_buffer("scale", 1 / (255 * std_c), persistent=False)
         self.register_buffer("shift", -mean_c / std_c, persistent=False)
-        self.register_buffer("keys", torch.cat(keys, dim=1), persistent=False)
+        self.register_buffer("keys", torch.cat(keys), persistent=False)
         self.register_buffer("scales", scales, persistent=False)
 
-    def forward(self, images: Tensor, index: Tensor, epoch: int | Tensor, view: int = 0) -> Tensor:
+    def forward(self, images: Tensor, index: Tensor, epoch: int | Tensor) -> Tensor:
         """Augment and normalise.
 
         Parameters
@@ -122,8 +110,6 @@ class Augment(nn.Module):
             random numbers.
         epoch : int or 0-d tensor of int64
             A tensor may change between replays of a captured graph.
-        view : int
-            Which view, from 0.
 
         Returns
         -------
@@ -131,8 +117,6 @@ class Augment(nn.Module):
             What the backbone sees.
         """
         self._check(images)
-        if not 0 <= view < self.views:
-            raise ValueError(f"view={view!r}; this augment was made with views={self.views}.")
         if index.dtype != torch.int64 or index.shape != images.shape[:1]:
             raise ValueError(
                 f"index has shape {tuple(index.shape)} and dtype {index.dtype}; expected one "
@@ -140,7 +124,7 @@ class Augment(nn.Module):
             )
         levels = images.flatten(2)
         if self._counts:
-            numbers = draw(self.keys[view], epoch, index, self.scales)
+            numbers = draw(self.keys, epoch, index, self.scales)
             own = torch.split(numbers, self._counts, dim=1)
             whole = torch.split(numbers.long(), self._counts, dim=1)
             for step, *given in zip(self.steps, own, whole, strict=True):
@@ -197,7 +181,6 @@ def make_augment(
     mean: Sequence[float] = CIFAR_MEAN,
     std: Sequence[float] = CIFAR_STD,
     seed: int = 0,
-    views: int = 1,
     pad: int = 4,
     fill: int = 128,
     cutout: int = 16,
@@ -218,9 +201,7 @@ def make_augment(
     mean, std : sequence of float
         Of red, green and blue, on a scale of 0 to 1; CIFAR's unless given.
     seed : int
-        Same seed, same images.
-    views : int
-        How many different views of an image can be asked for.
+        Same seed, same images; another view of them is another augment's, of another seed.
     pad : int
         Pixels that crop adds on each side.
     fill : int
@@ -250,30 +231,11 @@ def make_augment(
     check_names(names, NAMES)
     size = (whole_number("size", size[0], 1), whole_number("size", size[1], 1))
     pad, cutout = whole_number("pad", pad, 0), whole_number("cutout", cutout, 2)
-    if not 0 <= fill <= 255:
-        raise ValueError(f"fill={fill!r}; expected a level of 0 to 255.")
-    if not 0 <= magnitude <= RANDAUGMENT_LARGEST:
-        raise ValueError(f"magnitude={magnitude!r}; expected 0 to {RANDAUGMENT_LARGEST}.")
-    if "simclr" in names and min(size) <= BLUR_REACH:
-        raise ValueError(f"size={size!r}; simclr needs at least {BLUR_REACH + 1} pixels a side.")
-
-    def step(name: str) -> Step:
-        if name in ("crop", "flip", "crop+flip"):
-            return CropFlip(size, pad, crop="crop" in name, flip="flip" in name)
-        if name == "randaugment":
-            return Policy(name, [[randaugment_actions(magnitude, size)]] * 2, size, fill)
-        if name.startswith("autoaugment"):
-            return Policy(name, autoaugment_actions(name, size), size, fill)
-        if name == "cutout":
-            return Cutout(size, cutout)
-        return Rotate(size) if name == "rotate" else SimCLR(size)
-
     # A crop and the flip right after it are one step: one look-up does both.
     fused = " ".join(names).replace("crop flip", "crop+flip").split()
-    steps = [step(name) for name in fused]
-    return Augment(
-        steps, size, mean=mean, std=std, seed=seed, views=views, channels_last=channels_last
-    )
+    options = {"pad": pad, "fill": fill, "cutout": cutout, "magnitude": magnitude}
+    steps = [make_step(name, size, **options) for name in fused]
+    return Augment(steps, size, mean=mean, std=std, seed=seed, channels_last=channels_last)
 
 
 def check_names(names: Sequence[str], valid: Sequence[str]) -> None:

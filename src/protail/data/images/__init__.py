@@ -7,6 +7,7 @@ from protail.data.images.features import (
     require_images,
     save_features,
 )
+from protail.data.images.files import ENDINGS, read_annotations, read_list
 from protail.data.images.image_set import (
     DataSet,
     DataSetError,
@@ -15,8 +16,6 @@ from protail.data.images.image_set import (
     same_content,
     unreadable,
 )
-from protail.data.images.imagefolder import ENDINGS
-from protail.data.images.lists import read_annotations, read_list
 from protail.data.images.long_tail import long_tailed_counts, long_tailed_index
 from protail.data.images.packed import OtherDrawError, load_draw, save_draw
 from protail.data.images.registry import (

@@ -16,13 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from protail._messages import not_installed, unknown_name
+from protail._messages import not_installed, unknown_name, why
 from protail.data.images.image_set import DataSet, DataSetError, ImageSet, reading
-from protail.data.images.long_tail import (
-    long_tailed_counts,
-    long_tailed_index,
-    subset_description,
-)
+from protail.data.images.long_tail import long_tailed_counts, long_tailed_index, subset_description
 from protail.data.images.registry import data_root, register_dataset
 
 
@@ -127,7 +123,7 @@ def _read_all(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet
             "(root=, --data-root, PROTAIL_DATA)."
         )
     if missing:
-        _download(name, source, root, missing)
+        _download(name, source, root)
     [(meta, md5)] = source.meta.items()
     classes = tuple(map(str, _read(folder, meta, md5)[source.names_key]))
     parts = []
@@ -139,7 +135,7 @@ def _read_all(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet
     return parts[0], parts[1]
 
 
-def _download(name: str, source: Source, root: Path, missing: list[str]) -> None:
+def _download(name: str, source: Source, root: Path) -> None:
     """Download and unpack CIFAR with torchvision, or say what is in the way."""
     try:
         datasets = import_module("torchvision.datasets")
@@ -150,17 +146,10 @@ def _download(name: str, source: Source, root: Path, missing: list[str]) -> None
         root.mkdir(parents=True, exist_ok=True)
         reader(root=str(root), download=True)
     except Exception as error:  # the network, the disk, a damaged archive: each has its own error
-        reason = " ".join(str(error).split()) or type(error).__name__
-        archive = root / reader.filename
-        state = f"it is not in {root}"
-        if archive.exists():
-            state = f"{archive} is damaged or incomplete"
-        elif len(missing) < len(source.files):
-            state = f"{root / source.folder} is incomplete ({', '.join(missing)} missing)"
         raise DataSetError(
-            f"{name}: {state}, and it cannot be downloaded ({reason[:200]}); expected the folder "
-            f"{source.folder} in {root}. Download {reader.url} and unpack it there; delete what "
-            "a broken download left."
+            f"{name}: {root / source.folder} is not complete, and it cannot be downloaded "
+            f"({why(error)}); expected {', '.join(source.files)} in it. Delete what a broken "
+            f"download left ({root / reader.filename}), download {reader.url}, and unpack it there."
         ) from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from protail._files import new_file
 from protail._messages import unknown_name
-from protail.data.images.image_set import DataSet, DataSetError, reading
+from protail.data.images.image_set import DataSet, DataSetError, check_version, reading
 from protail.data.images.registry import FEATURE_SUFFIXES, register_dataset
 from protail.profile import ClassProfile, class_codes
 
@@ -287,16 +286,11 @@ def save_features(
 @register_dataset("features")
 def load_features(root: str | os.PathLike[str] | None) -> FeatureData:
     """Features of a frozen backbone, in an .npz or .safetensors file: stage 2 only."""
-    if root is None:
-        raise DataSetError(
-            "features: no file is named; expected an .npz or .safetensors file. Name it in place "
-            "of 'features', or with root=, --data-root."
-        )
-    place = Path(root)
+    place = Path(root or "features")
     if not place.is_file() or place.suffix not in FEATURE_SUFFIXES:
         raise DataSetError(
             f"{place}: it is no file of features; expected one that ends in "
-            f"{' or '.join(FEATURE_SUFFIXES)}. Check the path (root=, --data-root)."
+            f"{' or '.join(FEATURE_SUFFIXES)}. Name it in place of 'features' (root=, --data-root)."
         )
     arrays, head = _read_arrays(place)
     with _said_of(str(place)):
@@ -351,12 +345,8 @@ def _read_arrays(place: Path) -> tuple[_Arrays, dict[str, Any]]:
         f"a whole {place.suffix} file of numbers. Python objects are never unpickled; where it is "
         "cut short or damaged, write or copy it again."
     )
-    damage = (
-        *(TypeError, AttributeError, RuntimeError, MemoryError, ArithmeticError),
-        *(zipfile.BadZipFile, SafetensorError),
-    )
     head: dict[str, Any] = {}
-    with reading(place, expected, *damage):
+    with reading(place, expected):
         if place.suffix == ".npz":
             with np.load(place, allow_pickle=False) as file:
                 _check_names(place, file.files)
@@ -388,15 +378,9 @@ def _check_names(place: Path, found: list[str]) -> None:
 def _checked_head(place: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """Read what `save_features` wrote about the arrays."""
     expected = "one that protail.data.images.save_features wrote. Write it with that, or as npz."
-    with reading(place, expected, TypeError):
+    with reading(place, expected):
         head: dict[str, Any] = json.loads(metadata[_HEAD])
-        if head["format"] != _FORMAT:
-            raise ValueError(f"its format is {head['format']!r}")
-        if int(head["version"]) > _VERSION:
-            raise DataSetError(
-                f"{place}: it is a file of features of version {head['version']}; expected "
-                f"{_VERSION} or older. Update protail, or write it again."
-            )
+        check_version(place, head, _FORMAT, _VERSION)
         for key, kind in _HEAD_TYPES.items():
             if not isinstance(head[key], kind):
                 raise TypeError(f"{key} is {head[key]!r}")
@@ -431,15 +415,11 @@ def _restore(place: Path, arrays: _Arrays) -> None:
     """Turn levels back into values."""
     width = arrays["x_train"].shape[-1]
     for name in _SCALE:
-        if name not in arrays:
+        step = arrays.get(name, np.empty(0, np.float32))
+        if step.shape != (width,) or step.dtype != np.float32 or not np.isfinite(step).all():
             raise DataSetError(
-                f"{place}: it has no array {name}; expected it beside rows of bytes."
-            )
-        values = arrays[name]
-        if values.shape != (width,) or values.dtype != np.float32 or not np.isfinite(values).all():
-            raise DataSetError(
-                f"{place}: array {name} is {values.dtype} of shape {values.shape}; expected "
-                f"{width} finite numbers in float32. Write it again."
+                f"{place}: array {name} is {step.dtype} of shape {step.shape}; expected {width} "
+                "finite numbers in float32 beside rows of bytes. Write it again."
             )
     for name, array in arrays.items():
         # Rows of another width are reported by the data set.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail._messages import first_few, not_installed, unknown_name
+from protail._messages import not_installed, upgrade_advice, why
 from protail.profile import ClassProfile, class_codes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_ON_BAD_IMAGE = ("error", "skip")
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
-# What readers, Pillow's among them, raise when a file is cut short or something else.
-_DAMAGE: tuple[type[Exception], ...] = (
-    *(OSError, SyntaxError, ValueError, EOFError, LookupError),
-    *(struct.error, zlib.error),
-)
 
 
 class DataSetError(ValueError):
@@ -48,19 +40,25 @@ class DataSetError(ValueError):
 
 
 @contextmanager
-def reading(
-    path: str | os.PathLike[str], expected: str, *damage: type[Exception]
-) -> Iterator[None]:
+def reading(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
     """Turn what a damaged file makes its reader raise into a `DataSetError`."""
     try:
         yield
     except (DataSetError, ImportError):
         raise
-    except _DAMAGE + damage as error:
-        # The text of a KeyError is the bare key.
-        text = repr(error) if isinstance(error, KeyError) else " ".join(str(error).split())
-        reason = (text or type(error).__name__)[:200]
-        raise DataSetError(f"{path}: it cannot be read ({reason}); expected {expected}") from error
+    except Exception as error:  # what readers raise on damaged bytes is anything at all
+        raise DataSetError(
+            f"{path}: it cannot be read ({why(error)}); expected {expected}"
+        ) from error
+
+
+def check_version(path: Path, head: dict[str, Any], known: str, version: int) -> None:
+    """Raise unless the head of a file is of a format and version that can be read."""
+    if head["format"] != known or head["version"] > version:
+        raise DataSetError(
+            f"{path}: it is {head['format']!r}, version {head['version']}; expected {known!r}, "
+            f"version {version} or older. {upgrade_advice()}, or write it again."
+        )
 
 
 def pillow(purpose: str) -> Any:
@@ -101,7 +99,7 @@ def read_picture(path: str | os.PathLike[str]) -> Image:
         "a whole image file. Replace it, or leave such files out with on_bad_image='skip' "
         "(--on-bad-image skip)."
     )
-    with reading(path, expected, module.DecompressionBombError), module.open(path) as image:
+    with reading(path, expected), module.open(path) as image:
         if image.mode in _SIXTEEN_BITS:
             # Pillow would cut off everything above 255, not scale it.
             image = module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -131,19 +129,17 @@ def unreadable(paths: Sequence[Path]) -> list[int]:
     >>> unreadable([Path("no-such-image.jpg")])
     [0]
     """
+
+    def is_bad(path: Path) -> bool:
+        try:
+            read_picture(path)
+        except DataSetError:
+            return True
+        return False
+
     # Pillow lets other threads run while it decodes.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fine = list(pool.map(_is_readable, paths, chunksize=64))
-    return np.flatnonzero(~np.array(fine, dtype=np.bool_)).tolist()
-
-
-def _is_readable(path: Path) -> bool:
-    """Say whether a picture file can be read."""
-    try:
-        read_picture(path)
-    except DataSetError:
-        return False
-    return True
+        return [place for place, bad in enumerate(pool.map(is_bad, paths)) if bad]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -248,12 +244,11 @@ class ImageSet:
         ('c.png', 'a.png')
         """
         chosen = np.arange(len(self))[np.asarray(index)]
-        return ImageSet(
+        return replace(
+            self,
             labels=self.labels[chosen],
-            classes=self.classes,
             pixels=None if self.pixels is None else self.pixels[chosen],
             files=None if self.files is None else tuple(self.files[i] for i in chosen),
-            folder=self.folder,
             origin=None if self.origin is None else self.origin[chosen],
         )
 
@@ -379,13 +374,8 @@ class DataSet:
     @property
     def parts(self) -> dict[str, ImageSet]:
         """The parts there are, by name."""
-        parts = {
-            "train": self.train,
-            "classifier_train": self.classifier_train,
-            "validation": self.validation,
-            "test": self.test,
-        }
-        return {name: images for name, images in parts.items() if images is not None}
+        names = ("train", "classifier_train", "validation", "test")
+        return {name: images for name in names if (images := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{len(images)} {part}" for part, images in self.parts.items())
@@ -429,65 +419,3 @@ def same_content(images: ImageSet) -> NDArray[np.int64]:
         for size, path in zip(sizes, images.paths, strict=True)
     )
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-
-
-def assemble(
-    name: str,
-    parts: dict[str, ImageSet],
-    *,
-    on_bad_image: str = "error",
-    check_files: bool = True,
-    already_skipped: int = 0,
-    description: dict[str, Any] | None = None,
-) -> DataSet:
-    """Make a data set of image files: check that they are there, maybe skip unreadable ones."""
-    if check_files:
-        for images in parts.values():
-            _check_there(name, images)
-    kept = {part: readable(name, images, on_bad_image, part) for part, images in parts.items()}
-    skipped = sum(len(parts[part]) - len(kept[part]) for part in parts)
-    return DataSet(
-        name=name,
-        train=kept["train"],
-        test=kept["test"],
-        validation=kept.get("validation"),
-        description={
-            **(description or {}),
-            "empty_classes": int((kept["train"].profile.counts == 0).sum()),
-            "images_skipped": already_skipped + skipped,
-        },
-    )
-
-
-def _check_there(name: str, images: ImageSet) -> None:
-    """Raise where files of images are missing."""
-    missing = [path for path in images.paths if not os.path.isfile(path)]
-    if missing:
-        raise DataSetError(
-            f"{name}: {len(missing)} of {len(images)} image files are not there "
-            f"({first_few(missing)}); expected all that are listed. Check the folder of the images "
-            "(root=, --data-root), or take the missing ones out of the list."
-        )
-
-
-def readable(name: str, images: ImageSet, on_bad_image: str, part: str) -> ImageSet:
-    """Read all images and leave out bad ones with "skip"; read none with "error"."""
-    if on_bad_image not in _ON_BAD_IMAGE:
-        raise ValueError(unknown_name("on_bad_image", on_bad_image, _ON_BAD_IMAGE))
-    bad = unreadable(images.paths) if on_bad_image == "skip" else []
-    if not bad:
-        return images
-    if len(bad) == len(images):
-        raise DataSetError(
-            f"{name}: none of {len(images)} images can be read ({first_few(images.paths)}); "
-            "expected image files. Check the folder."
-        )
-    kept = images.subset(np.setdiff1d(np.arange(len(images)), bad))
-    lost = np.flatnonzero((images.profile.counts > 0) & (kept.profile.counts == 0))
-    if part == "train" and lost.size:
-        raise DataSetError(
-            f"{name}: no training image of {first_few([images.classes[code] for code in lost])} "
-            "can be read; expected one at least of every class. Replace the images, or take the "
-            "class out."
-        )
-    return kept

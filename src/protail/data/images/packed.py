@@ -16,19 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._files import new_file
-from protail._messages import upgrade_advice
 from protail.data.images.image_set import (
     DataSet,
     DataSetError,
     ImageSet,
+    check_version,
     pillow,
     reading,
 )
-from protail.data.images.long_tail import (
-    long_tailed_counts,
-    long_tailed_index,
-    subset_description,
-)
+from protail.data.images.long_tail import long_tailed_counts, long_tailed_index, subset_description
 
 _FORMAT, _VERSION = "protail-draw", 1
 _HEAD = "draw.json"
@@ -36,7 +32,6 @@ _HEAD = "draw.json"
 # 200 or sheets with several columns; the order of the images changes less than 0.4 %.
 _SHEET_PIXELS = 100 * 32 * 32
 _SHEET_HEIGHT = 16383  # the most WebP can hold
-_DAMAGE = (TypeError, RuntimeError, MemoryError, ArithmeticError, zipfile.BadZipFile)
 
 
 class OtherDrawError(DataSetError):
@@ -154,13 +149,9 @@ def load_draw(
             f"{path}: there is no such file; expected an exported subset. Check the path."
         )
     expected = "a whole exported subset. It may be cut short or damaged: copy or export it again."
-    with reading(place, expected, *_DAMAGE), zipfile.ZipFile(place) as file:
+    with reading(place, expected), zipfile.ZipFile(place) as file:
         head = json.loads(file.read(_HEAD))
-        if head["format"] != _FORMAT or head["version"] > _VERSION:
-            raise DataSetError(
-                f"{path}: it is {head['format']!r}, version {head['version']}; expected "
-                f"{_FORMAT!r}, version {_VERSION} or older. {upgrade_advice()}, or export it again."
-            )
+        check_version(place, head, _FORMAT, _VERSION)
         parts = {part: _read_part(file, part, head) for part in head["parts"]}
         stored = DataSet(head["name"], description=head["description"], group_counts=None, **parts)
     wanted = {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
@@ -180,21 +171,15 @@ def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
     has = stored.description
     if all(has.get(name) == value for name, value in wanted.items()):
         return stored
-    for name in ("selection", "seed"):
-        if wanted.get(name, has.get(name)) != has.get(name):
-            raise OtherDrawError(
-                f"{place}: it was drawn with {name}={has.get(name)!r}; {name}={wanted[name]!r} "
-                "needs the original data. Load that by its name."
-            )
-    if "n_max" not in has:
+    about, there = {**has, **wanted}, stored.train.profile.counts
+    if "n_max" not in has or any(about[name] != has[name] for name in ("selection", "seed")):
         raise OtherDrawError(
-            f"{place}: data set {stored.name!r} was not cut to a long tail; expected no option "
-            f"{' or '.join(wanted)}."
+            f"{place}: it holds a subset of {_in_words(has) or 'no imbalance'}, which does not "
+            f"give {_in_words(wanted)}. Load the original data by its name."
         )
-    about = {**has, **wanted}
     imbalance, kind = about["imbalance"], about["kind"]
-    counts = long_tailed_counts(about["n_max"], len(stored.train.classes), imbalance, kind)
-    if (counts > stored.train.profile.counts).any():
+    counts = long_tailed_counts(about["n_max"], len(there), imbalance, kind)
+    if (counts > there).any():
         raise OtherDrawError(
             f"{place}: it holds imbalance {has['imbalance']} ({has['kind']}), too few images for "
             f"imbalance {imbalance} ({kind}). Ask for a higher imbalance, or load the original "
@@ -212,6 +197,10 @@ def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
         classifier_train=None if other is None else cut(other),
         description=subset_description(**about),
     )
+
+
+def _in_words(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def _write(file: zipfile.ZipFile, name: str, content: bytes, method: int) -> None:

@@ -12,57 +12,39 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted, listed, reading
-from protail.data.tables._rows import BLOCK_BYTES, gather, rows_a_block
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
+from protail.data.tables.rows import BLOCK_BYTES, gather, rows_a_block
 
 _FLOATS = ("float16", "float32", "float64")
-_SAFETENSORS_TYPES = {
-    code: np.dtype(f"<{code[0].lower()}{size}")
-    for size in (1, 2, 4, 8)
-    for code in (f"I{8 * size}", f"U{8 * size}", f"F{8 * size}")
-    if code != "F8"
-} | {"BOOL": np.dtype("?"), "BF16": np.dtype("<u2")}
+_SAFETENSORS_TYPES = {"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8"} | {
+    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)
+}
+# numpy has no such numbers: their bytes are read as whole numbers, the upper half of a float32.
+_BFLOAT16 = "bf16"
 
 
 @dataclass
 class StoredArray:
-    """Describe an array by what the head of its file says.
+    """An array by what the head of its file says; one of more bytes than there are is an error.
 
-    Parameters
-    ----------
-    name : str
-        Its name in the file.
-    type_name : str
-        Its type in words, for messages; "bfloat16" is the one numpy does not know.
-    dtype : numpy.dtype or None
-        How its bytes are read; None where they cannot be.
-    shape : tuple of int
-        Its shape.
-    available : int
-        How many bytes there are for it; fewer than its shape needs are an error.
-    offset : int
-        Where its first number lies: in the file, or in the zip member once decompressed.
-    fortran : bool
-        Whether columns, not rows, are contiguous.
-    member : str or None
-        The zip member it lies in. Its checksum is compared before any number of it is given,
-        where it is compressed before the last ones are.
-    compressed : bool
-        Whether that member is compressed.
+    Its first number lies at ``offset`` in the file, or in the zip member once that is decompressed.
+    The checksum of a member is compared before any number of it is given, or before the last ones
+    are where it is compressed.
     """
 
     name: str
     type_name: str
-    dtype: np.dtype[Any] | None
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     available: InitVar[int]
     offset: int
@@ -73,14 +55,13 @@ class StoredArray:
     def __post_init__(self, available: int) -> None:
         """Raise when the shape asks for more bytes than there are."""
         self._is_checked = self.member is None
-        if self.dtype is None or self.dtype.hasobject:
+        if self.dtype.hasobject:
             return
         needed = math.prod(self.shape) * self.dtype.itemsize
         if min(self.shape, default=0) < 0 or needed > max(0, available):
             raise FaultError(
-                f"array {self} needs {needed:,} bytes and {max(0, available):,} are there; "
-                "expected an array as large as its shape says. It may be cut short or damaged: "
-                "write or copy it again."
+                f"array {self} needs {needed:,} bytes; expected no more than the "
+                f"{max(0, available):,} that are there. It is damaged: write or copy it again."
             )
 
     def __str__(self) -> str:
@@ -90,14 +71,12 @@ class StoredArray:
     @property
     def is_numeric(self) -> bool:
         """Whether it can be read as features."""
-        known = (*_FLOATS, "bfloat16")
-        return self.type_name in known or (self.dtype is not None and self.dtype.kind in "iub")
+        return self.type_name in _FLOATS or self.dtype.kind in "iub"
 
     @property
     def can_be_labels(self) -> bool:
         """Whether it holds numbers or text, as labels and what is kept do."""
-        plain = self.dtype is not None and self.dtype.kind in "biufSU"
-        return plain and self.type_name != "bfloat16"
+        return self.dtype.kind in "biufSU" and self.type_name != _BFLOAT16
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
@@ -106,72 +85,58 @@ class StoredArray:
 
     def mapped(self, path: Path) -> NDArray[Any]:
         """Map the bytes of the file, as stored."""
-        if not self._is_checked:
-            self._check_sum(path)
-        dtype = self._readable()
-        order: Literal["F", "C"] = "F" if self.fortran else "C"
-        return np.memmap(path, dtype, "r", self.offset, self.shape, order)
+        if not self._is_checked:  # zipfile compares the checksum of a member at its end
+            with zipfile.ZipFile(path) as archive, archive.open(str(self.member)) as stream:
+                while stream.read(BLOCK_BYTES):
+                    pass
+            self._is_checked = True
+        rows = np.memmap(path, self.dtype, "r", self.offset, self._stored)
+        return rows.T if self.fortran else rows
 
     def blocks(self, path: Path, start: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield fresh blocks of ``size`` rows of a 2-d array, as floats."""
         if self.compressed and not self.fortran:
-            yield from map(self._floats, self._decompressed(path, self.shape, start, size))
+            yield from map(self._floats, self._decompressed(path, start, size))
             return
         if self.compressed:  # columns: rows can only be had once all of them are there
-            across = self.shape[1], self.shape[0]
-            size_across = rows_a_block(across[1] * self._readable().itemsize)
-            columns = self._decompressed(path, across, 0, size_across)
-            rows = gather(columns, across, self._readable()).T
+            columns_a_block = rows_a_block(self.shape[0] * self.dtype.itemsize)
+            columns = self._decompressed(path, 0, columns_a_block)
+            rows = gather(columns, (self.shape[1], self.shape[0]), self.dtype).T
         else:
             rows = self.mapped(path)
         for first in range(start, self.shape[0], size):
             yield self._floats(np.asarray(rows[first : first + size]))
 
     def whole(self, path: Path) -> NDArray[Any]:
-        """Read a 1-d array."""
-        if not self.compressed:
-            return np.array(self.mapped(path))
-        with zipfile.ZipFile(path) as archive:
-            content = archive.read(str(self.member))
-        return np.frombuffer(content, self._readable(), self.shape[0], self.offset)
+        """Read a 1-d array, bytes as text."""
+        blocks = (
+            self._decompressed(path, 0, BLOCK_BYTES) if self.compressed else [self.mapped(path)]
+        )
+        values = np.concatenate([*blocks])
+        return np.strings.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
-    def _check_sum(self, path: Path) -> None:
-        """Read a zip member through, for zipfile to compare its checksum at the end."""
-        try:
-            with zipfile.ZipFile(path) as archive, archive.open(str(self.member)) as stream:
-                while stream.read(BLOCK_BYTES):
-                    pass
-        except zipfile.BadZipFile as error:
-            raise FaultError(
-                f"array {self} does not agree with its checksum; expected an array as it was "
-                "written. The file is damaged: write or copy it again."
-            ) from error
-        self._is_checked = True
+    @property
+    def _stored(self) -> tuple[int, ...]:
+        """The shape as it lies in the file, row after row."""
+        return self.shape[::-1] if self.fortran else self.shape
 
-    def _decompressed(
-        self, path: Path, shape: tuple[int, ...], start: int, size: int
-    ) -> Iterator[NDArray[Any]]:
-        """Yield blocks of an array of this shape, as it lies in the member."""
-        row_bytes = shape[1] * self._readable().itemsize
+    def _decompressed(self, path: Path, start: int, size: int) -> Iterator[NDArray[Any]]:
+        """Yield blocks of the array as it lies in the member."""
+        total, *others = self._stored
+        row_bytes = math.prod(others) * self.dtype.itemsize
         with zipfile.ZipFile(path) as archive, archive.open(str(self.member)) as stream:
             stream.seek(self.offset + start * row_bytes)
-            for first in range(start, shape[0], size):
-                n_rows = min(size, shape[0] - first)
+            for first in range(start, total, size):
+                n_rows = min(size, total - first)
                 raw = stream.read(n_rows * row_bytes)
-                if first + n_rows == shape[0]:
+                if first + n_rows == total:
                     stream.read(1)  # at the very end the checksum is compared
-                yield np.frombuffer(raw, self._readable()).reshape(n_rows, shape[1])
+                yield np.frombuffer(raw, self.dtype).reshape(n_rows, *others)
 
     def _floats(self, raw: NDArray[Any]) -> NDArray[Any]:
-        if self.type_name == "bfloat16":
-            # The upper half of a float32.
+        if self.type_name == _BFLOAT16:
             return (raw.astype(np.uint32) << 16).view(np.float32)
         return np.array(raw, dtype=self.row_dtype, order="C")
-
-    def _readable(self) -> np.dtype[Any]:
-        if self.dtype is None or self.dtype.hasobject:
-            raise _no_numbers(self)
-        return self.dtype
 
 
 def npy_arrays(path: Path) -> list[StoredArray]:
@@ -185,19 +150,30 @@ def npy_arrays(path: Path) -> list[StoredArray]:
 
 def npz_arrays(path: Path) -> list[StoredArray]:
     """Read the heads of all arrays in an npz file."""
+    arrays = []
     with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
-        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        return [_npz_array(archive, info, raw) for info in members]
+        for info in archive.infolist():
+            name, ending = info.filename[:-4], info.filename[-4:]
+            if ending != ".npy":
+                continue
+            with archive.open(info) as stream:
+                shape, fortran, dtype = _npy_header(stream)
+                header = offset = stream.tell()
+            compressed = info.compress_type != zipfile.ZIP_STORED
+            if not compressed:  # where a member's bytes begin only its local header knows
+                raw.seek(info.header_offset + 26)
+                offset += info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4)))
+            size = (info.file_size if compressed else info.compress_size) - header
+            place = size, offset, fortran, info.filename, compressed
+            arrays.append(StoredArray(name, dtype.name, dtype, shape, *place))
+    return arrays
 
 
 def safetensors_arrays(path: Path) -> list[StoredArray]:
     """Read the head of a safetensors file."""
-    try:
-        # The library checks that offsets, shapes and size agree; it has no way to map an array.
-        with safe_open(path, framework="numpy"):
-            pass
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
+    # The library checks that offsets, shapes and size agree; it has no way to map an array.
+    with safe_open(path, framework="numpy"):
+        pass
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header: dict[str, Any] = json.loads(stream.read(length))
@@ -205,9 +181,8 @@ def safetensors_arrays(path: Path) -> list[StoredArray]:
     arrays = []
     for name, entry in header.items():
         code, (begin, end) = entry["dtype"], entry["data_offsets"]
-        dtype = _SAFETENSORS_TYPES.get(code)
-        type_name = code.lower() if dtype is None else dtype.name
-        type_name = "bfloat16" if code == "BF16" else type_name
+        dtype = np.dtype(_SAFETENSORS_TYPES.get(code, "<u2" if code == "BF16" else "V"))
+        type_name = dtype.name if code in _SAFETENSORS_TYPES else code.lower()
         shape, offset = tuple(entry["shape"]), 8 + length + begin
         arrays.append(StoredArray(name, type_name, dtype, shape, end - begin, offset))
     return arrays
@@ -222,25 +197,6 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     raise ValueError(f"npy format {version} is for structured arrays")
 
 
-def _npz_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, raw: IO[bytes]) -> StoredArray:
-    with archive.open(info) as stream:
-        shape, fortran, dtype = _npy_header(stream)
-        header = offset = stream.tell()
-    name = info.filename.removesuffix(".npy")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise FaultError(
-            f"array {name!r} is compressed in way {info.compress_type}; expected stored or "
-            "deflated arrays, as numpy writes them. Write it again with numpy.savez."
-        )
-    compressed = info.compress_type == zipfile.ZIP_DEFLATED
-    size = info.file_size if compressed else info.compress_size
-    if not compressed:  # where a member's bytes begin only its local header knows
-        raw.seek(info.header_offset + 26)
-        offset += info.header_offset + 30 + sum(struct.unpack("<HH", raw.read(4)))
-    place = size - header, offset, fortran, info.filename, compressed
-    return StoredArray(name, dtype.name, dtype, shape, *place)
-
-
 _HEADS = {".npy": npy_arrays, ".npz": npz_arrays, ".safetensors": safetensors_arrays}
 
 
@@ -252,22 +208,20 @@ class ArrayFile(FeatureFile):
         wanted.check_no_columns()
         arrays = {array.name: array for array in _HEADS[path.suffix.lower()](path)}
         self._array = _choose_features(arrays, wanted.features)
-        self._label = _choose_labels(arrays, wanted.labels)
+        flat = [name for name, array in arrays.items() if len(array.shape) == 1]
+        name = _columns.choose_label(wanted, arrays, flat, map(str, arrays.values()))
+        label = None if name is None else arrays[name]
         self._kept = [arrays[name] for name in _columns.find_columns("keep", wanted.keep, arrays)]
-        self.width = self._array.shape[1]
+        self.n_rows, self.width = self._array.shape
         self.dtype = self._array.row_dtype
-        used = (self._array, self._label, *self._kept)
+        used = (self._array, label, *self._kept)
         self.ignored = [name for name, array in arrays.items() if array not in used]
-        self.has_labels = self._label is not None
         self.kept = {array.name: self._kept_type(array) for array in self._kept}
-        if self._label is None and wanted.need_labels:
-            raise _columns.no_labels(map(str, arrays.values()))
-        # Not where labels only happen to be there: who wants rows alone may have them.
-        if self._label is not None and (wanted.need_labels or wanted.labels is not None):
-            _check_label(self._label, self.n_rows)
-
-    def _count(self) -> int:
-        return self._array.shape[0]
+        if label is not None:
+            self._read_labels = partial(read_labels, label, path, self.n_rows)
+            # Not where labels only happen to be there: who wants rows alone may have them.
+            if wanted.need_labels or wanted.labels is not None:
+                _check_label(label, self.n_rows)
 
     def rows(self) -> NDArray[Any]:
         if self._array.compressed or self._array.dtype != self.dtype:
@@ -278,30 +232,22 @@ class ArrayFile(FeatureFile):
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         return self._array.blocks(self.path, start, size)
 
-    def _read_labels(self) -> NDArray[Any]:
-        assert self._label is not None
-        _check_label(self._label, self.n_rows)
-        return _columns.checked_labels(self._label.whole(self.path))
-
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
-        columns = [array.whole(self.path)[start:] for array in self._kept]
-        texts = [np.strings.decode(c, "utf-8") if c.dtype.kind == "S" else c for c in columns]
-        yield from zip(*(text.tolist() for text in texts), strict=True)
+        columns = (array.whole(self.path)[start:].tolist() for array in self._kept)
+        yield from zip(*columns, strict=True)
 
     def _kept_type(self, array: StoredArray) -> str:
-        if array.shape != (self.n_rows,) or array.dtype is None or not array.can_be_labels:
+        if array.shape != (self.n_rows,) or not array.can_be_labels:
             raise FaultError(
-                f"array {array} cannot be carried along with features {self._array}; expected one "
-                f"value for each of the {self.n_rows} rows, a number or text. Leave it out of "
-                "keep= / --keep."
+                f"array {array} cannot be carried along; expected one value for each of the "
+                f"{self.n_rows} rows, a number or text. Leave it out of keep= / --keep."
             )
         kinds = {"b": "bool_", "i": "int64", "u": "uint64", "f": "float64"}
         return kinds.get(array.dtype.kind, "string")
 
 
-def read_labels(path: Path, n_rows: int) -> NDArray[Any]:
-    """Read an npy file of labels."""
-    (array,) = npy_arrays(path)
+def read_labels(array: StoredArray, path: Path, n_rows: int) -> NDArray[Any]:
+    """Read an array of labels, one for each row."""
     _check_label(array, n_rows)
     return _columns.checked_labels(array.whole(path))
 
@@ -323,15 +269,10 @@ def _choose_features(arrays: dict[str, StoredArray], wanted: str | None) -> Stor
     array = arrays[wanted]
     if not array.is_numeric:
         raise _no_numbers(array)
-    if len(array.shape) != 2:
+    if len(array.shape) != 2 or 0 in array.shape:
         raise FaultError(
-            f"array {array} has {len(array.shape)} dimensions; expected 2: one row an example. "
+            f"array {array} has no rows of numbers; expected 2 dimensions, a row for each example. "
             "Reshape it, or name another one with features= / --features."
-        )
-    if 0 in array.shape:
-        missing = "rows" if array.shape[0] == 0 else "columns"
-        raise FaultError(
-            f"array {array} has no {missing}; expected at least one. Write the features again."
         )
     return array
 
@@ -351,18 +292,8 @@ def _usual_features(arrays: dict[str, StoredArray]) -> str:
     return usual
 
 
-def _choose_labels(arrays: dict[str, StoredArray], wanted: str | None) -> StoredArray | None:
-    if wanted is None:
-        flat = [name for name, array in arrays.items() if len(array.shape) == 1]
-        wanted = _columns.first_of(_columns.LABEL_NAMES, flat)
-    else:
-        _columns.check_named("labels", wanted, arrays)
-    return None if wanted is None else arrays[wanted]
-
-
 def _no_numbers(array: StoredArray) -> FaultError:
-    objects = array.dtype is not None and array.dtype.hasobject
-    why = " (Python objects are never unpickled here)" if objects else ""
+    why = " (Python objects are never unpickled here)" if array.dtype.hasobject else ""
     return FaultError(
         f"array {array} holds no plain numbers{why}; expected float16, bfloat16, float32, float64 "
         "or whole numbers. Save it again as float32, or name another one with features= / "

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import unknown_name
-from protail.data.tables._file import FaultError, Wanted, listed
+from protail.data.tables.feature_file import FaultError, Wanted, listed
 
 FEATURE_NAMES = ("features", "embeddings", "embedding", "X", "x")
 LABEL_NAMES = ("labels", "label", "y", "targets", "target", "class")
@@ -46,45 +46,42 @@ def choose(
         )
     columns = find_columns("columns", wanted.columns or (), numeric)
     named = [name for name, alone in columns.items() if alone]
-    label = wanted.labels
-    if label is not None:
-        check_named("labels", label, numeric)
-    else:
-        label = first_of(LABEL_NAMES, [name for name in numeric if name not in named])
-    if label is None and wanted.need_labels:
-        raise no_labels(repr(name) for name in numeric)
+    free = [name for name in numeric if name not in named]
+    label = choose_label(wanted, numeric, free, map(repr, numeric))
     if wanted.features is not None:
-        for option, given in (("columns", wanted.columns), ("exclude", wanted.exclude)):
-            if given:
-                raise FaultError(
-                    f"features= / --features and {option}= / --{option} were both given; expected "
-                    "one of them. features names one column that holds everything."
-                )
+        wanted.check_no_columns()
         check_named("features", wanted.features, [name for name in numeric if name != label])
         if not numeric[wanted.features]:
             raise _no_numbers(contents, [wanted.features])
         return [wanted.features], label, kept
     excluded = find_columns("exclude", wanted.exclude, numeric)
+    taken = dict.fromkeys(kept, "keep") | dict.fromkeys(excluded, "exclude") | {label: "labels"}
     for name in named:
-        for argument, taken in (("labels", [label]), ("exclude", excluded), ("keep", kept)):
-            if name in taken:
-                raise FaultError(
-                    f"column {name!r} is to be a feature, and is named in {argument}; expected one "
-                    f"of them. Leave it out of {argument}= / --{argument}, or choose other "
-                    "features."
-                )
-        if not numeric[name]:
+        if name in taken:
             raise FaultError(
-                f"columns names {name!r}, which holds no numbers; expected columns of numbers. "
-                "Leave it out of columns= / --columns; one column of lists is for features= / "
-                "--features."
+                f"column {name!r} is to be a feature, and is named in {taken[name]}; expected one "
+                f"of them. Leave it out of {taken[name]}= / --{taken[name]}."
             )
+        if not numeric[name]:
+            raise _no_numbers(contents, [name])
     among = [n for n in numeric if n not in index] if wanted.columns is None else columns
-    out = {label, *excluded, *kept}
-    features = [name for name in among if numeric[name] and name not in out]
+    features = [name for name in among if numeric[name] and name not in taken]
     if not features:
         raise _no_numbers(contents, [name for name in numeric if name != label])
     return features, label, kept
+
+
+def choose_label(
+    wanted: Wanted, present: Collection[str], usual: Collection[str], in_words: Iterable[str]
+) -> str | None:
+    """Choose the array or column of labels: the one somebody named, or one called as usual."""
+    if wanted.labels is not None:
+        check_named("labels", wanted.labels, present)
+        return wanted.labels
+    label = first_of(LABEL_NAMES, usual)
+    if label is None and wanted.need_labels:
+        raise no_labels(in_words)
+    return label
 
 
 def find_columns(argument: str, entries: Sequence[str], names: Collection[str]) -> dict[str, bool]:
@@ -93,31 +90,32 @@ def find_columns(argument: str, entries: Sequence[str], names: Collection[str]) 
     for entry in entries:
         first, colon, last = (part.strip() for part in entry.partition(":"))
         if entry in names:  # whatever signs it is made of
-            found[entry] = True
+            fitting = {entry: True}
         elif first in names and last in names:
             in_order = list(names)
-            begin, end = in_order.index(first), in_order.index(last)
-            if end < begin:
+            between = in_order[in_order.index(first) : in_order.index(last) + 1]
+            if not between:
                 raise FaultError(
                     f"{argument}={entry!r}, and {first!r} comes after {last!r}; expected the "
                     "first column before the last one. Turn them round."
                 )
-            found |= {name: False for name in in_order[begin : end + 1] if name not in found}
+            fitting = dict.fromkeys(between, False)
         elif "," in entry:
             parts = [part.strip() for part in entry.split(",") if part.strip()]
-            for name, alone in find_columns(argument, parts, names).items():
-                found[name] = alone or found.get(name, False)
+            fitting = find_columns(argument, parts, names)
         elif any(sign in entry for sign in "*?["):
-            fitting = [name for name in names if fnmatchcase(name, entry)]
+            fitting = {name: False for name in names if fnmatchcase(name, entry)}
             if not fitting:
                 raise FaultError(
                     f"{argument}={entry!r} fits none of its columns; expected a pattern that fits "
                     f"some. They are called {listed(map(repr, names))}."
                 )
-            found |= {name: False for name in fitting if name not in found}
         else:
+            fitting = {}
             for name in (first, last) if colon else (entry,):
                 check_named(argument, name, names)
+        for name, alone in fitting.items():
+            found[name] = alone or found.get(name, False)
     return found
 
 
@@ -152,27 +150,18 @@ def no_labels(present: Iterable[str]) -> FaultError:
     """Say that labels are needed and none were found."""
     return FaultError(
         f"it has no labels (found: {listed(present)}); expected one of {', '.join(LABEL_NAMES)}. "
-        "Name yours with labels= / --labels, or give a file of labels with labels_file= / "
-        "--labels-file."
+        "Name yours with labels= / --labels, or their file with labels_file= / --labels-file."
     )
 
 
 def checked_labels(labels: NDArray[Any]) -> NDArray[Any]:
     """Give labels as int64 or str; raise naming the first row that has neither."""
     kind = labels.dtype.kind
-    if kind == "S":
-        try:
-            labels = np.strings.decode(labels, "utf-8")
-        except UnicodeDecodeError as error:
-            raise FaultError(
-                f"its labels are bytes that are not UTF-8; {_LABELS}. Save them as text."
-            ) from error
-    if kind in "SU":
+    if kind == "U":
         return text_labels(labels.tolist())
     if kind == "u":
         _refuse(labels, labels > np.iinfo(np.int64).max, "is too large")
     elif kind == "f":
-        _refuse(labels, ~np.isfinite(labels), "is missing or infinite")
         whole = (labels == np.floor(labels)) & (np.abs(labels.astype(np.float64)) <= _FLOAT_EXACT)
         _refuse(labels, ~whole, "is not a whole number")
     elif kind not in "bi":
@@ -184,7 +173,7 @@ def text_labels(labels: Sequence[str]) -> NDArray[Any]:
     """Make an array of names; raise before one long name makes every row long."""
     for row, label in enumerate(labels):
         if not label or len(label) > _LONGEST:
-            raise _wrong_label(row, label, "is too long for a name" if label else "is empty")
+            raise wrong_label(row, label, "is too long for a name" if label else "is empty")
     return np.array(labels, dtype=np.str_)
 
 
@@ -194,10 +183,7 @@ def labels_of_lines(lines: Iterable[tuple[int, str]]) -> NDArray[Any]:
     for line, text in lines:
         label = text.strip()
         if not label:
-            raise FaultError(
-                f"the label on line {line} is empty; expected a label in every row. Correct or "
-                "remove that line."
-            )
+            raise FaultError(f"the label on line {line} is empty; {_LABELS}. Correct that line.")
         labels.append(label)
     if all(map(_WHOLE.fullmatch, labels)):
         return np.array(list(map(int, labels)), dtype=np.int64)
@@ -217,10 +203,11 @@ def wrong_label_type(what: str) -> FaultError:
 def _refuse(labels: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
     if bad.any():
         row = int(bad.argmax())
-        raise _wrong_label(row, labels[row].item(), why)
+        raise wrong_label(row, labels[row].item(), why)
 
 
-def _wrong_label(row: int, label: object, why: str) -> FaultError:
+def wrong_label(row: int, label: object, why: str) -> FaultError:
+    """Say which label will not do, and why."""
     return FaultError(
         f"the label of row {row} (the first is 0) {why}: {repr(label)[:60]}; {_LABELS}. Correct "
         "it, or name other labels with labels= / --labels."

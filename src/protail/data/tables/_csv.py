@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property, partial
 from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted, listed
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
@@ -53,16 +54,6 @@ class CsvTable:
                     )
                 yield reader.line_num, cells
 
-    def count(self) -> int:
-        """Count the rows."""
-        with self._path.open(encoding="utf-8-sig") as text:
-            n_lines = 0
-            for line in text:
-                if '"' in line:  # it may hide line ends
-                    return sum(1 for _ in self.records())
-                n_lines += line != "\n"
-        return n_lines - 1
-
     def labels(self, place: int) -> NDArray[Any]:
         """Read a column of labels."""
         return _columns.labels_of_lines((line, cells[place]) for line, cells in self.records())
@@ -95,26 +86,26 @@ class CsvFile(FeatureFile):
         _, first = next(self._table.records(), (0, None))
         if first is None:
             raise FaultError("it has no rows; expected rows below its header. Write it again.")
-        header, named = self._table.header, self._table.named
+        named = self._table.named
         numeric = {name: _number(first[place]) is not None for name, place in named.items()}
         contents = {name: repr(first[place][:20]) for name, place in named.items()}
         features, label, kept = _columns.choose(numeric, contents, wanted)
-        self._label = None if label is None else named[label]
         self._places = [named[name] for name in features]
         self._kept = [named[name] for name in kept]
-        used = {self._label, *self._places, *self._kept}
+        used = {*self._places, *self._kept}
+        if label is not None:
+            used.add(named[label])
+            self._read_labels = partial(self._table.labels, named[label])
         self.width, self.dtype = len(self._places), np.dtype(np.float64)
         self.names, self.columns = features, list(named)
-        self.ignored = [
-            name or f"column {place + 1}, without a name"
-            for place, name in enumerate(header)
-            if place not in used
-        ]
+        unused = [each for each in enumerate(self._table.header, 1) if each[0] - 1 not in used]
+        self.ignored = [name or f"column {number}, without a name" for number, name in unused]
         self.kept = dict.fromkeys(kept, "string")
-        self.has_labels = self._label is not None
 
-    def _count(self) -> int:
-        return self._table.count()
+    @cached_property
+    def n_rows(self) -> int:  # type: ignore[override]
+        with reading(self.path):
+            return sum(1 for _ in self._table.records())
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         records = islice(self._table.records(), start, None)
@@ -133,10 +124,6 @@ class CsvFile(FeatureFile):
                     "the first row. Correct that cell, or remove the column."
                 )
         return np.array(list(map(_number, chosen)), self.dtype)
-
-    def _read_labels(self) -> NDArray[Any]:
-        assert self._label is not None
-        return self._table.labels(self._label)
 
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
         for _, cells in islice(self._table.records(), start, None):

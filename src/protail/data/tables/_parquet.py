@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from protail.data.tables import _columns
-from protail.data.tables._file import FaultError, FeatureFile, Wanted
-from protail.data.tables._rows import gather, spans
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted
+from protail.data.tables.rows import gather, spans
 
 
 class ParquetFile(FeatureFile):
@@ -26,29 +26,25 @@ class ParquetFile(FeatureFile):
     def __init__(self, path: Path, wanted: Wanted) -> None:
         super().__init__(path)
         with self._opened() as file:
-            schema = file.schema_arrow
-            sizes = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-            self._group_ends: list[int] = list(accumulate(sizes, initial=0))
-            if self._count() == 0:
+            schema, self.n_rows = file.schema_arrow, file.metadata.num_rows
+            if self.n_rows == 0:
                 raise FaultError("it has no rows; expected at least one. Write the features again.")
             _columns.check_distinct(schema.names)
             kinds = {name: schema.field(name).type for name in schema.names}
             chosen, self._is_list = _choose_columns(kinds, schema.pandas_metadata or {}, wanted)
-            self._features, self._label, kept = chosen
+            self._features, label, kept = chosen
             if self._is_list:
                 kind = kinds[self._features[0]]
                 self.width, self.dtype = self._list_width(file, kind), _row_dtype(kind.value_type)
             else:
                 self.width, self.names = len(self._features), self._features
                 self.dtype = np.result_type(*(_row_dtype(kinds[name]) for name in self._features))
-        used = {*self._features, self._label, *kept}
+        used = {*self._features, label, *kept}
         self.columns = list(kinds)
         self.ignored = [name for name in kinds if name not in used]
         self.kept = {name: _kept_type(name, kinds[name]) for name in kept}
-        self.has_labels = self._label is not None
-
-    def _count(self) -> int:
-        return self._group_ends[-1]
+        if label is not None:
+            self._read_labels = partial(self._labels_of, label)
 
     def _opened(self) -> Any:
         # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
@@ -69,33 +65,33 @@ class ParquetFile(FeatureFile):
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         read = self._list_blocks if self._is_list else self._column_blocks
         with self._opened() as file:
-            for group, (begin, end) in enumerate(pairwise(self._group_ends)):
-                if end <= start:
-                    continue
-                for block in read(file, group, size):
-                    if begin + len(block) > start:
-                        yield block[max(0, start - begin) :]
-                    begin += len(block)
+            first_row = 0
+            for group in range(file.num_row_groups):
+                n_rows = file.metadata.row_group(group).num_rows
+                if start < first_row + n_rows:
+                    blocks = read(file, group, range(first_row, first_row + n_rows), size)
+                    yield from _without(start - first_row, blocks)
+                first_row += n_rows
 
-    def _column_blocks(self, file: Any, group: int, size: int) -> Iterator[NDArray[Any]]:
-        # All columns side by side would hold a dictionary and a page each: 1 GiB for 512.
-        n_rows = self._group_ends[group + 1] - self._group_ends[group]
-        parts = (
-            self._columns_of(file, group, self._features[part])
-            for part in spans(self.width, n_rows * self.dtype.itemsize)
-        )
-        rows = gather(parts, (self.width, n_rows), self.dtype).T
-        for begin in range(0, n_rows, size):
-            yield np.array(rows[begin : begin + size], order="C")
+    def _column_blocks(
+        self, file: Any, group: int, rows: range, size: int
+    ) -> Iterator[NDArray[Any]]:
+        # All columns side by side would hold a dictionary and a page each: 1 GiB for 512. Neither
+        # iter_batches nor the scanner of pyarrow.dataset takes fewer at a time.
+        def columns(names: list[str]) -> NDArray[Any]:
+            table = file.read_row_group(group, columns=names)
+            return np.array([_numbers(table.column(name)) for name in names], self.dtype)
 
-    def _columns_of(self, file: Any, group: int, names: list[str]) -> NDArray[Any]:
-        table = file.read_row_group(group, columns=names)
-        return np.array([_numbers(table.column(name)) for name in names], self.dtype)
+        parts = spans(self.width, len(rows) * self.dtype.itemsize)
+        across = (columns(self._features[part]) for part in parts)
+        values = gather(across, (self.width, len(rows)), self.dtype).T
+        for begin in range(0, len(rows), size):
+            yield np.array(values[begin : begin + size], order="C")
 
-    def _list_blocks(self, file: Any, group: int, size: int) -> Iterator[NDArray[Any]]:
-        first_row = self._group_ends[group]
+    def _list_blocks(self, file: Any, group: int, rows: range, size: int) -> Iterator[NDArray[Any]]:
+        first_row = rows.start
         for batch in file.iter_batches(size, row_groups=[group], columns=self._features):
-            lists = batch.column(self._features[0])
+            lists = batch.column(0)
             values = lists.flatten()
             lengths = pc.list_value_length(lists).fill_null(-1).to_numpy(zero_copy_only=False)
             if values.null_count or (lengths != self.width).any():
@@ -110,38 +106,38 @@ class ParquetFile(FeatureFile):
             for row, numbers in enumerate(lists.to_pylist(), first_row)
             if numbers is None or None in numbers or len(numbers) != self.width
         )
-        what = "is null" if numbers is None else f"has {len(numbers)} numbers"
-        what = "holds a null" if None in (numbers or ()) else what
         return FaultError(
-            f"row {row} (the first is 0) of column {self._features[0]!r} {what}; expected a list "
-            f"of {self.width} numbers, as in the first row. Correct or remove that row."
+            f"row {row} (the first is 0) of column {self._features[0]!r} is {str(numbers)[:60]}; "
+            f"expected a list of {self.width} numbers, as in the first row. Correct or remove it."
         )
 
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
-        row = 0
         with self._opened() as file:
-            for batch in file.iter_batches(columns=list(self.kept)):
-                left = batch[max(0, start - row) :]
-                row += len(batch)
-                columns = (_plain(left.column(n), kind) for n, kind in self.kept.items())
+            for batch in _without(start, file.iter_batches(columns=list(self.kept))):
+                columns = (_plain(batch.column(n), kind) for n, kind in self.kept.items())
                 yield from zip(*columns, strict=True)
 
-    def _read_labels(self) -> NDArray[Any]:
+    def _labels_of(self, name: str) -> NDArray[Any]:
         with self._opened() as file:
-            column = file.read(columns=[self._label]).column(self._label)
+            column = file.read(columns=[name]).column(name)
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if column.null_count:
             row = int(column.is_null().to_numpy().argmax())
-            raise FaultError(
-                f"the label of row {row} (the first is 0) is missing; expected a label in every "
-                "row. Correct or remove that row."
-            )
+            raise _columns.wrong_label(row, None, "is missing")
         if types.is_string(column.type) or types.is_large_string(column.type):
             return _columns.text_labels(column.to_pylist())
         if not _is_number(column.type) or types.is_decimal(column.type):
             raise _columns.wrong_label_type(str(column.type))
         return _columns.checked_labels(np.asarray(column.to_numpy()))
+
+
+def _without(n_rows: int, blocks: Iterator[Any]) -> Iterator[Any]:
+    """Leave out the first rows of blocks."""
+    for block in blocks:
+        if len(block) > n_rows:
+            yield block[max(0, n_rows) :]
+        n_rows -= len(block)
 
 
 def _choose_columns(
@@ -154,7 +150,6 @@ def _choose_columns(
         others = [name for name in lists if name != wanted.labels]
         usual = _columns.first_of(_columns.FEATURE_NAMES, others)
     if usual in lists:
-        wanted.check_no_columns()
         numeric = dict.fromkeys(kinds, True)
         return _columns.choose(numeric, kinds, replace(wanted, features=usual)), True
     # An index without a name pandas describes by an object.

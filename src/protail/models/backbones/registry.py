@@ -10,10 +10,11 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from protail._messages import OWN_PART, nearest_names, not_installed, unknown_name
-from protail._registry import Count, Registry, checked
+from protail._registry import Registry
 from protail.data.augment import InputSpec
 from protail.models.backbones.shards import WeightsError
 from protail.models.backbones.weights import load_weights
+from protail.options import Count, checked
 
 Builder = TypeVar("Builder", bound=Callable[[int], nn.Module])
 

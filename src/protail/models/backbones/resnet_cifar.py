@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protail._registry import Count, checked
 from protail.models.backbones.registry import register_backbone
+from protail.options import Count, checked
 
 
 class CifarResNet(nn.Sequential):

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from protail._registry import Count, Positive, checked
 from protail.models.heads.registry import register_head
 from protail.ops import compute_dtype, full_precision, unit_rows
+from protail.options import Count, Positive, checked
 
 
 @register_head("cosine", has_weight=True)

@@ -7,10 +7,10 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from protail._registry import Count, Positive
 from protail.models.heads.experts import HeadPerExpert
 from protail.models.heads.prototype import PrototypeHead, TemperatureForm, TemperatureScheme
 from protail.models.heads.registry import register_head
+from protail.options import Count, Positive
 
 
 @register_head("expert-prototypes")

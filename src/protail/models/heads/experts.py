@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from protail._registry import Count, Positive, checked
 from protail.models.heads.cosine import CosineHead
 from protail.models.heads.registry import register_head
+from protail.options import Count, Positive, checked
 
 
 class HeadPerExpert(nn.Module):

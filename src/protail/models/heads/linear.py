@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from protail._registry import Count, checked
 from protail.models.heads.registry import register_head
 from protail.ops import full_precision
+from protail.options import Count, checked
 from protail.profile import ClassProfile, Counts
 
 

@@ -7,11 +7,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from protail._registry import NonNegative, checked
 from protail.models.heads.cosine import CosineHead
 from protail.models.heads.linear import FrozenLinear, LinearHead
 from protail.models.heads.registry import register_head
 from protail.ops import unit_rows
+from protail.options import NonNegative, checked
 from protail.profile import ClassProfile, Counts
 
 

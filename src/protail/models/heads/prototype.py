@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from protail import ops
-from protail._registry import Count, OneOf, Positive, checked
 from protail.models.heads.registry import register_head
 from protail.ops import add_rows_, check_distance, compute_dtype
+from protail.options import Count, OneOf, Positive, checked
 from protail.profile import class_codes
 
 # The parameter that holds the temperatures, for each form of them.

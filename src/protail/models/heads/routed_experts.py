@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from protail._registry import Count, Positive, Range, checked
 from protail.models.heads.experts import ExpertsHead
 from protail.models.heads.linear import BuiltHead
 from protail.models.heads.registry import register_head
 from protail.ops import full_precision, unit_rows
+from protail.options import Count, Positive, Range, checked
 from protail.profile import Counts
 
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from protail._registry import NonNegative, checked
 from protail.models.heads.linear import FrozenLinear
 from protail.models.heads.registry import register_head
 from protail.ops import full_precision, unit_rows
+from protail.options import NonNegative, checked
 
 
 @register_head("tau-normalized", builds_on=("linear",), learns=False)

@@ -1,6 +1,7 @@
-"""ImageNet-LT, Places-LT and iNaturalist 2018: files that list images and labels, and a folder.
+"""Data sets of image files: class folders of your own; ImageNet-LT, Places-LT, iNaturalist 2018.
 
-List files hold a path and a label a line; iNaturalist's official files are JSON.
+The last three are files that list images and labels, and a folder. A list file holds a path and a
+label a line; iNaturalist's official files are JSON.
 """
 
 from __future__ import annotations
@@ -15,15 +16,125 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import counted, first_few
-from protail.data.images.image_set import DataSet, DataSetError, ImageSet, assemble, reading
+from protail._messages import counted, first_few, unknown_name
+from protail.data.images.image_set import (
+    DataSet,
+    DataSetError,
+    ImageSet,
+    reading,
+    same_content,
+    unreadable,
+)
 from protail.data.images.registry import data_root, register_dataset
+from protail.data.tables import split
 
 Listed = tuple[tuple[str, ...], NDArray[np.int64]]
 
 _WHOLE_NUMBER = re.compile(r"[0-9]+")
 _N_SPECIES = 8142
 _SHORT = {"train": "train", "validation": "val", "test": "test"}
+# Of files that are images.
+ENDINGS = (
+    *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"),
+    *(".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
+)
+# Which part a folder of this name holds; where there are several, the last one counts.
+_FOLDERS = {"train": "train", "test": "test"} | dict.fromkeys(
+    ("validation", "valid", "val"), "validation"
+)
+_ON_BAD_IMAGE = ("error", "skip")
+
+
+@register_dataset("imagefolder")
+def imagefolder(
+    root: str | os.PathLike[str] | None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    on_bad_image: str = "error",
+) -> DataSet:
+    """Your own photos: class folders, in train/val/test or split here."""
+    if root is None or not os.path.isdir(root):
+        raise DataSetError(
+            f"imagefolder: {root} is no folder; expected one that holds a folder of photos for "
+            "every class. Name it (root=, --data-root)."
+        )
+    folder = Path(root)
+    given = _given_parts(folder)
+    classes = _class_folders(given["train"])
+    listed = {part: _read_class_folders(place, classes) for part, place in given.items()}
+    # Before a split: a rare class must not lose what it was to be trained on.
+    parts = _readable("imagefolder", listed, on_bad_image)
+    how: dict[str, Any] = {part: place.name for part, place in given.items()}
+    if "test" not in given:
+        images, how = parts["train"], {"test_share": test_share, "seed": seed}
+        groups = same_content(images)
+        train, test = split(images.labels, share=test_share, groups=groups, seed=seed)
+        if not test.size:
+            raise DataSetError(
+                f"imagefolder: {folder} has one image, or copies of one, in every class; expected "
+                "two of some class, one of them to test on. Add images."
+            )
+        parts = {"train": images.subset(train), "test": images.subset(test)}
+    return _assembled("imagefolder", listed, parts, {"split": how})
+
+
+def _given_parts(root: Path) -> dict[str, Path]:
+    """Find the folders of train, test and validation; ``root`` alone where classes lie in it."""
+    parts = {part: root / name for name, part in _FOLDERS.items() if (root / name).is_dir()}
+    if "train" not in parts:
+        return {"train": root}
+    if "test" not in parts and "validation" in parts:
+        parts["test"] = parts.pop("validation")  # all there is to test on
+    if "test" not in parts:
+        raise DataSetError(
+            f"imagefolder: {root} has a folder train, but no test; expected both. To have it split "
+            f"here, name {parts['train']} itself."
+        )
+    return parts
+
+
+def _class_folders(root: Path) -> list[str]:
+    """List the folders in ``root``; Finder's and hidden ones are none of a class."""
+    names = sorted(
+        entry.name
+        for entry in os.scandir(root)
+        if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
+    )
+    if not names:
+        raise DataSetError(
+            f"imagefolder: {root} holds no folders; expected a folder of images for every class."
+        )
+    return names
+
+
+def _read_class_folders(root: Path, classes: list[str]) -> ImageSet:
+    """List the images below every class folder in ``root``, each folder one of ``classes``."""
+    there = _class_folders(root)
+    if unknown := sorted(set(there) - set(classes)):
+        raise DataSetError(
+            f"imagefolder: {root} has class folders that the folder train has not "
+            f"({first_few(unknown)}); expected the same classes. Rename or remove them."
+        )
+    images = {name: _images_below(root / name, root) for name in there}
+    if empty := [root / name for name, files in images.items() if not files]:
+        raise DataSetError(
+            f"imagefolder: {first_few(empty)} holds no image; expected at least one in every "
+            f"class folder ({', '.join(ENDINGS)}). Add images, or remove the folder."
+        )
+    codes = {name: code for code, name in enumerate(classes)}
+    labels = [codes[name] for name in there for _ in images[name]]
+    files = tuple(file for name in there for file in images[name])
+    return ImageSet(np.array(labels), tuple(classes), files=files, folder=root)
+
+
+def _images_below(folder: Path, root: Path) -> list[str]:
+    """List the image files at any depth below ``folder``, relative to ``root``."""
+    return sorted(
+        Path(place, file).relative_to(root).as_posix()
+        for place, _, names in os.walk(folder)
+        for file in names
+        if file.lower().endswith(ENDINGS) and not file.startswith(".")
+    )
 
 
 def _register(name: str, title: str, n_classes: int, *choices: dict[str, str]) -> None:
@@ -48,20 +159,21 @@ def _register(name: str, title: str, n_classes: int, *choices: dict[str, str]) -
                 f"{' or '.join(wanted)}. Name the folder that holds them (lists=, --lists) and "
                 "the folder of the images (root=, --data-root)."
             )
-        listed = {part: _read(place / file, n_classes) for part, file in whole[0].items()}
+        listed = {}
+        for part, file in whole[0].items():
+            read = read_annotations if file.endswith(".json") else read_list
+            listed[part] = read(place / file, n_classes)
         classes = _class_names(*listed["train"], n_classes)
         parts = {
             part: ImageSet(labels, classes, files=files, folder=folder)
             for part, (files, labels) in listed.items()
         }
-        return assemble(name, parts, on_bad_image=on_bad_image, check_files=check_files)
+        if check_files:
+            for images in parts.values():
+                _check_there(name, images)
+        return _assembled(name, parts, _readable(name, parts, on_bad_image), {})
 
     load.__doc__ = title
-
-
-def _read(path: Path, n_classes: int) -> Listed:
-    """Read a file of either kind."""
-    return (read_annotations if path.suffix == ".json" else read_list)(path, n_classes)
 
 
 def read_list(path: str | os.PathLike[str], n_classes: int) -> Listed:
@@ -160,7 +272,7 @@ def read_annotations(path: str | os.PathLike[str], n_classes: int = _N_SPECIES) 
     (('val/ant.jpg',), array([3]))
     """
     expected = "JSON with 'images' and 'annotations'. It may be cut short: fetch it again."
-    with reading(path, expected, TypeError, RecursionError):
+    with reading(path, expected):
         content = json.loads(Path(path).read_bytes())
         files = {image["id"]: str(image["file_name"]) for image in content["images"]}
         classes: dict[Any, int] = {}
@@ -225,3 +337,47 @@ _register(
     {"train": "iNaturalist18_train.txt", "test": "iNaturalist18_val.txt"},
     {"train": "train2018.json", "test": "val2018.json"},
 )
+
+
+def _check_there(name: str, images: ImageSet) -> None:
+    """Raise where files of images are missing."""
+    missing = [path for path in images.paths if not os.path.isfile(path)]
+    if missing:
+        raise DataSetError(
+            f"{name}: {len(missing)} of {len(images)} image files are not there "
+            f"({first_few(missing)}); expected all that are listed. Check the folder of the images "
+            "(root=, --data-root), or take the missing ones out of the list."
+        )
+
+
+def _readable(name: str, listed: dict[str, ImageSet], on_bad_image: str) -> dict[str, ImageSet]:
+    """Read all images and leave out bad ones with "skip"; read none with "error"."""
+    if on_bad_image not in _ON_BAD_IMAGE:
+        raise ValueError(unknown_name("on_bad_image", on_bad_image, _ON_BAD_IMAGE))
+    if on_bad_image == "error":
+        return listed
+    parts = {}
+    for part, images in listed.items():
+        fine = np.setdiff1d(np.arange(len(images)), unreadable(images.paths))
+        counts = np.bincount(images.labels[fine], minlength=len(images.classes))
+        lost = np.flatnonzero((counts == 0) & (images.profile.counts > 0))
+        if not fine.size or (part == "train" and lost.size):
+            raise DataSetError(
+                f"{name}: no {part} image of {first_few([images.classes[c] for c in lost])} can be "
+                "read; expected one at least of every class. Replace the images, or take the class "
+                "out."
+            )
+        parts[part] = images.subset(fine)
+    return parts
+
+
+def _assembled(
+    name: str, listed: dict[str, ImageSet], parts: dict[str, ImageSet], description: dict[str, Any]
+) -> DataSet:
+    """Make a data set of parts, and say how many of the images that were listed are left out."""
+    n_listed, n_kept = (sum(map(len, each.values())) for each in (listed, parts))
+    about = {
+        "empty_classes": int((parts["train"].profile.counts == 0).sum()),
+        "images_skipped": n_listed - n_kept,
+    }
+    return DataSet(name, description=description | about, group_counts=None, **parts)

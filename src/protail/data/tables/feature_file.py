@@ -5,10 +5,9 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._files import OutputError
-from protail._messages import not_installed
-from protail.data.tables._rows import gather, rows_a_block
+from protail._messages import not_installed, why
+from protail.data.tables.rows import gather, rows_a_block
 
 _LISTED = 20
 _ENDINGS = (".npz", ".npy", ".safetensors", ".parquet", ".csv", ".tsv")
@@ -44,9 +43,9 @@ class FaultError(Exception):
 
 
 @contextmanager
-def reading(path: Path, kind: str | None = None) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn whatever is wrong with a file, or its reader makes of it, into a `FeatureFileError`."""
-    kind = kind or path.suffix.lower().removeprefix(".") or "feature"
+    kind = path.suffix.lower().removeprefix(".") or "feature"
     try:
         yield
     except (FeatureFileError, OutputError):
@@ -60,13 +59,11 @@ def reading(path: Path, kind: str | None = None) -> Iterator[None]:
         ) from error
     except PermissionError as error:
         raise FeatureFileError(
-            f"{path}: there is no permission to read it; expected a readable file. Change its "
-            "permissions."
+            f"{path}: there is no permission to read it; expected a readable file. Change that."
         ) from error
     except Exception as error:  # what readers raise on damaged bytes is anything at all
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise FeatureFileError(
-            f"{path}: it cannot be read ({reason[:200]}); expected a whole {kind} file. It may be "
+            f"{path}: it cannot be read ({why(error)}); expected a whole {kind} file. It may be "
             "cut short or damaged: write or copy it again."
         ) from error
 
@@ -90,12 +87,12 @@ class Wanted:
     keep: tuple[str, ...]
 
     def check_no_columns(self) -> None:
-        """Raise where columns are chosen although one array holds all features."""
+        """Raise where columns are chosen although one array or column holds all features."""
         if self.columns is not None or self.exclude:
             option = "exclude" if self.columns is None else "columns"
             raise FaultError(
-                f"its features are one array without names, and {option} was given; expected a "
-                f"table, whose columns have names. Leave {option}= / --{option} out."
+                f"its features are one array or column, and {option} was given; expected one of "
+                f"them. Leave {option}= / --{option} out."
             )
 
 
@@ -121,8 +118,6 @@ class FeatureFile(ABC):
         Arrays or columns of the file that are neither features, labels nor kept.
     kept : dict of str to str
         What `kept_rows` gives, by name, with the name of its type in pyarrow.
-    has_labels : bool
-        Whether `labels` has something to give.
 
     Examples
     --------
@@ -138,22 +133,22 @@ class FeatureFile(ABC):
     [(1, 2), (1, 2)]
     """
 
+    n_rows: int
     width: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
     columns: list[str] | None = None
     ignored: list[str]
     kept: dict[str, str]
-    has_labels: bool
-    _labels_file: tuple[Path, str | None] | None = None
+    _read_labels: Callable[[], NDArray[Any]] | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @cached_property
-    def n_rows(self) -> int:
-        with reading(self.path):
-            return self._count()
+    @property
+    def has_labels(self) -> bool:
+        """Whether `labels` has something to give."""
+        return self._read_labels is not None
 
     def labels(self) -> NDArray[Any]:
         """Read one label for each row.
@@ -164,9 +159,7 @@ class FeatureFile(ABC):
             Whole numbers or names, none of them missing.
         """
         with reading(self.path):
-            if self._labels_file is not None:
-                return _labels_of_file(*self._labels_file, self.path, self.n_rows)
-            if not self.has_labels:
+            if self._read_labels is None:
                 raise FaultError(
                     "it has no labels; expected labels. Name them with labels= / --labels."
                 )
@@ -229,20 +222,12 @@ class FeatureFile(ABC):
             yield from items
 
     @abstractmethod
-    def _count(self) -> int:
-        """Count the rows."""
-
-    @abstractmethod
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield fresh blocks of at most ``size`` rows, of type ``self.dtype``."""
 
     @abstractmethod
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
         """Yield what is kept of each row from ``start`` on."""
-
-    @abstractmethod
-    def _read_labels(self) -> NDArray[Any]:
-        """Read and check the labels; only called where there are some."""
 
 
 def open_features(
@@ -332,8 +317,7 @@ def open_features(
     with reading(place):
         file = _opened(place, wanted)
     if labels_file is not None:
-        file._labels_file = _checked_labels_file(Path(labels_file), labels)
-        file.has_labels = True
+        file._read_labels = _labels_of_file(Path(labels_file), labels, file)
     return file
 
 
@@ -377,7 +361,12 @@ def _opened(path: Path, wanted: Wanted) -> FeatureFile:
     return ArrayFile(path, wanted)
 
 
-def _checked_labels_file(path: Path, column: str | None) -> tuple[Path, str | None]:
+def _labels_of_file(
+    path: Path, column: str | None, file: FeatureFile
+) -> Callable[[], NDArray[Any]]:
+    """Check that a file may hold labels, and give what reads one for each row of ``file``."""
+    from protail.data.tables import _arrays, _columns, _csv
+
     with reading(path):
         ending = _checked_ending(path, "a file of labels", (".npy", ".csv", ".tsv", ".txt"))
         if column is not None and ending in (".npy", ".txt"):
@@ -385,26 +374,23 @@ def _checked_labels_file(path: Path, column: str | None) -> tuple[Path, str | No
                 f"labels={column!r} was given, and there are no names in such a file; expected the "
                 "labels alone. Leave labels= / --labels out."
             )
-    return path, column
 
+    def read() -> NDArray[Any]:
+        with reading(path):
+            if ending == ".npy":
+                (array,) = _arrays.npy_arrays(path)
+                return _arrays.read_labels(array, path, file.n_rows)
+            if ending == ".txt":
+                lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+                labels, hint = _columns.labels_of_lines(enumerate(lines, 1)), ""
+            else:
+                labels = _csv.read_labels(path, column)
+                hint = " Its first line was taken for the name of the column."
+            if len(labels) != file.n_rows:
+                raise FaultError(
+                    f"it has {len(labels)} labels, and {file.path} has {file.n_rows} rows; "
+                    f"expected one for each row, in the same order. Write them again.{hint}"
+                )
+            return labels
 
-def _labels_of_file(path: Path, column: str | None, features: Path, n_rows: int) -> NDArray[Any]:
-    """Read a file of one label for each row of a feature file."""
-    from protail.data.tables import _arrays, _columns, _csv
-
-    ending, hint = path.suffix.lower(), ""
-    with reading(path):
-        if ending == ".npy":
-            labels = _arrays.read_labels(path, n_rows)
-        elif ending == ".txt":
-            lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
-            labels = _columns.labels_of_lines(enumerate(lines, 1))
-        else:
-            labels = _csv.read_labels(path, column)
-            hint = " Its first line was taken for the name of the column."
-        if len(labels) != n_rows:
-            raise FaultError(
-                f"it has {len(labels)} labels, and {features} has {n_rows} rows; expected one "
-                f"label for each row. Write them again, in the same order.{hint}"
-            )
-        return labels
+    return read

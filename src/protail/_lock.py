@@ -1,4 +1,8 @@
-"""One process at a time: a lock that the system releases when its holder dies."""
+"""One process at a time: a lock that the system releases when its holder dies.
+
+The package filelock has such a lock too, but none that names its holder, and where the file system
+has no locks it falls back, by default, to one that outlives its holder.
+"""
 
 from __future__ import annotations
 
@@ -48,34 +52,9 @@ class LockedError(OSError):
 class FileLock:
     """Hold a lock file from construction to ``release``, or to the end of the process.
 
-    That the file is there means nothing: what counts is the lock on it, which the system takes
-    from a process that dies.
-
-    Parameters
-    ----------
-    path : Path
-        The lock file; made where it is missing.
-    signed : bool, default=True
-        Whether to write into it who holds it, since when.
-
-    Raises
-    ------
-    LockedError
-        When someone else holds it, also another lock of this process.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from protail._files import FileLock, LockedError
-    >>> path = Path(tempfile.mkdtemp()) / "lock"
-    >>> lock = FileLock(path)
-    >>> try:
-    ...     FileLock(path)
-    ... except LockedError as error:
-    ...     print(error.strerror)
-    process ..., since ...
-    >>> lock.release()
+    That the file is there means nothing: what counts is the lock on it, which the system takes from
+    a process that dies. Where someone else holds it, also another lock of this process, that is a
+    `LockedError`. Only with ``signed`` does the file say who holds it, since when.
     """
 
     def __init__(self, path: Path, *, signed: bool = True) -> None:
