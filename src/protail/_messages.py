@@ -7,16 +7,15 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 # The last that is said of a part nobody has registered.
-_NAMED = 3
 OWN_PART = "One of your own is known once the module that registers it is imported."
 
 
@@ -98,6 +97,33 @@ def not_installed(purpose: str, package: str, extra: str) -> str:
     )
 
 
+def imported(module: str, purpose: str, package: str, extra: str) -> Any:
+    """Import a module of a package that need not be there, or say what installs it.
+
+    Parameters
+    ----------
+    module : str
+        What to import.
+    purpose, package, extra : str
+        As in `not_installed`.
+
+    Returns
+    -------
+    module
+        The module.
+
+    Examples
+    --------
+    >>> from protail._messages import imported
+    >>> imported("json", "reading", "json", "vision").loads("3")
+    3
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(not_installed(purpose, package, extra)) from error
+
+
 def upgrade_advice() -> str:
     """Say how to get a newer protail, in a sentence without its full stop."""
     folder = _folder(_origin())
@@ -131,7 +157,8 @@ def _pip() -> str:
     return f"{shlex.quote(sys.executable)} -m pip"
 
 
-def first_few(names: Sequence[object]) -> str:
-    """Name the first three of many, and say how many there are."""
-    shown = ", ".join(str(name) for name in names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+def first_few(names: Iterable[object], few: int = 3) -> str:
+    """Name the first few of many, and say how many there are."""
+    every = list(map(str, names))
+    more = f" and {len(every) - few} more" if len(every) > few else ""
+    return (", ".join(every[:few]) or "nothing") + more

@@ -75,7 +75,7 @@ def test_what_cannot_be_trained(protail, folder):
     refused(protail("train", "ce", "--dataset", "whole.npz"), "'ce' has no classifier stage")
     refused(protail(*TRAIN, "--dataset", "whole.npz", "--imbalance", 10), "takes no option")
     refused(protail(*TRAIN, "--dataset", "lost.npz"), "lost.npz: it is no file of features")
-    refused(protail(*TRAIN, "--dataset", "features"), "no file is named")
+    refused(protail(*TRAIN, "--dataset", "features"), "it is no file of features")
     refused(protail(*TRAIN, "--dataset", "whole.npz", "--driver", "captured"), "a GPU")
     write_npz(folder / "text.npz", feature_data(), y_train=np.array(["a"] * 221))
     refused(protail(*TRAIN, "--dataset", "text.npz"), "text.npz: train: labels has dtype")

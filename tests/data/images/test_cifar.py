@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -209,9 +210,6 @@ def test_a_folder_that_lacks_a_file_offline(name, root, monkeypatch):
 
 
 def test_without_torchvision_the_extra_is_named(name, tmp_path, monkeypatch):
-    def absent(module):
-        raise ImportError(module)
-
-    monkeypatch.setattr(cifar, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
     with pytest.raises(ImportError, match=r"pip install .*\[vision\]"):
         load_dataset(name, root=tmp_path)

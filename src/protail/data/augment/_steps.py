@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import permutations
 from math import cos, log, radians, sin
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,10 @@ class Step(nn.Module, ABC):
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
 
+    if TYPE_CHECKING:  # what is kept is found by its name
+
+        def __getattr__(self, name: str) -> Tensor: ...
+
     @abstractmethod
     def forward(self, levels: Tensor, numbers: Tensor, whole: Tensor) -> Tensor:
         """Change the images by random numbers, given as drawn and cut to whole numbers."""
@@ -64,9 +68,6 @@ class CropFlip(Step):
     Numbers: rows and columns cut off the image after it was flipped and padded with black; 1 for
     a flip.
     """
-
-    map: Tensor
-    black: Tensor
 
     def __init__(self, size: Size, pad: int, *, crop: bool = True, flip: bool = True) -> None:
         crops = [("crop", (2.0 * pad + 1, 2.0 * pad + 1))] if crop else []
@@ -91,9 +92,6 @@ class CropFlip(Step):
 class Rotate(Step):
     """Turn the image by up to 15 degrees; what comes from outside is black. Number: the angle."""
 
-    maps: Tensor
-    black: Tensor
-
     def __init__(self, size: Size) -> None:
         super().__init__(("rotate", (float(len(_ANGLES)),)))
         self.keep(maps=pixel_maps([rotation(angle) for angle in _ANGLES], size), black=_black())
@@ -108,8 +106,6 @@ class Cutout(Step):
 
     Numbers: rows and columns between the middle and the lower right pixel of the image.
     """
-
-    mask: Tensor
 
     def __init__(self, size: Size, side: int) -> None:
         super().__init__(("cutout", (float(size[0]), float(size[1]))))
@@ -174,11 +170,6 @@ class SimCLR(Step):
     places of the crop, flip, jitter or not, four strengths, their order, grey or not, blur or not,
     sigma.
     """
-
-    orders: Tensor
-    jitter: Tensor
-    grey_weights: Tensor
-    channels: Tensor
 
     def __init__(self, size: Size) -> None:
         orders = orders_around_hue()
@@ -387,17 +378,6 @@ class Policy(Step):
     ``first_ranks`` are, by action, steps of the rank from one level to the next before pixels are
     counted.
     """
-
-    choices: Tensor
-    slots: Tensor
-    maps: Tensor
-    fill: Tensor
-    weights: Tensor
-    grey_weights: Tensor
-    values: Tensor
-    starts: Tensor
-    first_ranks: Tensor
-    settings: Tensor
 
     def __init__(
         self, purpose: str, cases: list[list[list[Action]]], size: Size, fill: int

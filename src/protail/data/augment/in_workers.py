@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from protail._messages import not_installed
+from protail._messages import imported
 from protail.data import stream_key, whole_number
 from protail.data.augment.on_device import check_names
 
@@ -179,11 +178,8 @@ def make_loader_transform(
     True
     """
     check_names(names, LOADER_NAMES)
-    try:
-        v2 = import_module("torchvision.transforms.v2")
-    except ImportError as error:
-        words = not_installed("augmenting large images", "torchvision", "vision")
-        raise ImportError(words) from error
+    about = "augmenting large images", "torchvision", "vision"
+    v2 = imported("torchvision.transforms.v2", *about)
     whole_number("size", inputs.size, 1)
     mode = v2.InterpolationMode(inputs.interpolation)
     finish = [

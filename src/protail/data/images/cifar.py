@@ -10,13 +10,12 @@ import io
 import os
 import pickle
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from protail._messages import not_installed, unknown_name, why
+from protail._messages import imported, unknown_name, why
 from protail.data.images.image_set import DataSet, DataSetError, ImageSet, reading
 from protail.data.images.long_tail import long_tailed_counts, long_tailed_index, subset_description
 from protail.data.images.registry import data_root, register_dataset
@@ -137,10 +136,7 @@ def _read_all(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet
 
 def _download(name: str, source: Source, root: Path) -> None:
     """Download and unpack CIFAR with torchvision, or say what is in the way."""
-    try:
-        datasets = import_module("torchvision.datasets")
-    except ImportError as error:
-        raise ImportError(not_installed(f"downloading {name}", "torchvision", "vision")) from error
+    datasets = imported("torchvision.datasets", f"downloading {name}", "torchvision", "vision")
     reader: Any = getattr(datasets, source.torchvision_class)
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -415,11 +415,11 @@ def _restore(place: Path, arrays: _Arrays) -> None:
     """Turn levels back into values."""
     width = arrays["x_train"].shape[-1]
     for name in _SCALE:
-        step = arrays.get(name, np.empty(0, np.float32))
-        if step.shape != (width,) or step.dtype != np.float32 or not np.isfinite(step).all():
+        values = arrays.get(name, np.empty(0, np.float32))
+        if values.shape != (width,) or values.dtype != np.float32 or not np.isfinite(values).all():
             raise DataSetError(
-                f"{place}: array {name} is {step.dtype} of shape {step.shape}; expected {width} "
-                "finite numbers in float32 beside rows of bytes. Write it again."
+                f"{place}: array {name} is {values.dtype} of shape {values.shape}; expected "
+                f"{width} finite numbers in float32 beside rows of bytes. Write it again."
             )
     for name, array in arrays.items():
         # Rows of another width are reported by the data set.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail._messages import not_installed, upgrade_advice, why
+from protail._messages import imported, upgrade_advice, why
 from protail.profile import ClassProfile, class_codes
 
 if TYPE_CHECKING:
@@ -63,11 +63,7 @@ def check_version(path: Path, head: dict[str, Any], known: str, version: int) ->
 
 def pillow(purpose: str) -> Any:
     """Import Pillow's module Image, or say what needs it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(not_installed(purpose, "Pillow", "vision")) from error
-    return Image
+    return imported("PIL.Image", purpose, "Pillow", "vision")
 
 
 def read_picture(path: str | os.PathLike[str]) -> Image:

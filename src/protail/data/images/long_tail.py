@@ -128,9 +128,7 @@ def long_tailed_index(
         first = short[0]
         raise ValueError(
             f"counts asks for {counted(wanted[first], 'image')} of class {first}, which has "
-            f"{there[first]:,}; expected no more than there are "
-            f"({counted(short.size, 'class has', 'classes have')} too few). Ask for a higher "
-            "imbalance."
+            f"{there[first]:,}; expected no more than there are. Ask for a higher imbalance."
         )
     generator = np.random.RandomState(seed)
     kept: list[NDArray[np.intp]] = []

@@ -21,8 +21,9 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from protail._messages import first_few
 from protail.data.tables import _columns
-from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
+from protail.data.tables.feature_file import LISTED, FaultError, FeatureFile, Wanted, reading
 from protail.data.tables.rows import BLOCK_BYTES, gather, rows_a_block
 
 _FLOATS = ("float16", "float32", "float64")
@@ -109,10 +110,10 @@ class StoredArray:
 
     def whole(self, path: Path) -> NDArray[Any]:
         """Read a 1-d array, bytes as text."""
-        blocks = (
-            self._decompressed(path, 0, BLOCK_BYTES) if self.compressed else [self.mapped(path)]
-        )
-        values = np.concatenate([*blocks])
+        if self.compressed:
+            values = np.concatenate([*self._decompressed(path, 0, BLOCK_BYTES)])
+        else:
+            values = np.array(self.mapped(path))
         return np.strings.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
     @property
@@ -209,7 +210,7 @@ class ArrayFile(FeatureFile):
         arrays = {array.name: array for array in _HEADS[path.suffix.lower()](path)}
         self._array = _choose_features(arrays, wanted.features)
         flat = [name for name, array in arrays.items() if len(array.shape) == 1]
-        name = _columns.choose_label(wanted, arrays, flat, map(str, arrays.values()))
+        name = _columns.choose_label(wanted, arrays, flat, arrays.values())
         label = None if name is None else arrays[name]
         self._kept = [arrays[name] for name in _columns.find_columns("keep", wanted.keep, arrays)]
         self.n_rows, self.width = self._array.shape
@@ -286,7 +287,7 @@ def _usual_features(arrays: dict[str, StoredArray]) -> str:
     if usual is None:
         raise FaultError(
             f"{len(tables) or 'none'} of its arrays could be the features (found: "
-            f"{listed(map(str, arrays.values()))}); expected one 2-d array of numbers, or one "
+            f"{first_few(arrays.values(), LISTED)}); expected one 2-d array of numbers, or one "
             f"called {', '.join(_columns.FEATURE_NAMES)}. Name yours with features= / --features."
         )
     return usual

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import unknown_name
-from protail.data.tables.feature_file import FaultError, Wanted, listed
+from protail._messages import first_few, unknown_name
+from protail.data.tables.feature_file import LISTED, FaultError, Wanted
 
 FEATURE_NAMES = ("features", "embeddings", "embedding", "X", "x")
 LABEL_NAMES = ("labels", "label", "y", "targets", "target", "class")
@@ -72,7 +72,7 @@ def choose(
 
 
 def choose_label(
-    wanted: Wanted, present: Collection[str], usual: Collection[str], in_words: Iterable[str]
+    wanted: Wanted, present: Collection[str], usual: Collection[str], in_words: Iterable[object]
 ) -> str | None:
     """Choose the array or column of labels: the one somebody named, or one called as usual."""
     if wanted.labels is not None:
@@ -108,7 +108,7 @@ def find_columns(argument: str, entries: Sequence[str], names: Collection[str]) 
             if not fitting:
                 raise FaultError(
                     f"{argument}={entry!r} fits none of its columns; expected a pattern that fits "
-                    f"some. They are called {listed(map(repr, names))}."
+                    f"some. They are called {first_few(map(repr, names), LISTED)}."
                 )
         else:
             fitting = {}
@@ -131,7 +131,7 @@ def check_named(argument: str, name: str, present: Collection[str]) -> None:
 
 
 def _no_numbers(contents: Mapping[str, object], among: Iterable[str]) -> FaultError:
-    found = listed(f"{name!r}: {contents[name]}" for name in among)
+    found = first_few((f"{name!r}: {contents[name]}" for name in among), LISTED)
     return FaultError(
         f"it has no columns of numbers (found: {found}); expected at least one, in csv files with "
         "a point for decimals, or one of lists of numbers in parquet. Name it with features= / "
@@ -143,14 +143,17 @@ def check_distinct(columns: Iterable[str]) -> None:
     """Raise where two columns share a name."""
     twice = [repr(name) for name, count in Counter(columns).items() if count > 1]
     if twice:
-        raise FaultError(f"columns share a name: {listed(twice)}; expected one each. Rename them.")
+        raise FaultError(
+            f"columns share a name: {first_few(twice)}; expected one each. Rename them."
+        )
 
 
-def no_labels(present: Iterable[str]) -> FaultError:
+def no_labels(present: Iterable[object]) -> FaultError:
     """Say that labels are needed and none were found."""
     return FaultError(
-        f"it has no labels (found: {listed(present)}); expected one of {', '.join(LABEL_NAMES)}. "
-        "Name yours with labels= / --labels, or their file with labels_file= / --labels-file."
+        f"it has no labels (found: {first_few(present, LISTED)}); expected one of "
+        f"{', '.join(LABEL_NAMES)}. Name yours with labels= / --labels, or their file with "
+        "labels_file= / --labels-file."
     )
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._messages import first_few
 from protail.data.tables import _columns
-from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, listed, reading
+from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, reading
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
@@ -54,6 +55,16 @@ class CsvTable:
                     )
                 yield reader.line_num, cells
 
+    def count(self) -> int:
+        """Count the rows; without quotes they are lines, which takes a tenth of the time."""
+        with self._path.open(encoding="utf-8-sig") as text:
+            n_lines = 0
+            for line in text:
+                if '"' in line:  # it may hide line ends
+                    return sum(1 for _ in self.records())
+                n_lines += line != "\n"
+        return n_lines - 1
+
     def labels(self, place: int) -> NDArray[Any]:
         """Read a column of labels."""
         return _columns.labels_of_lines((line, cells[place]) for line, cells in self.records())
@@ -71,7 +82,7 @@ class CsvTable:
         all_numbers = len(numbers) == len(self.header) and self.header != counted
         if all_numbers or not all(map(str.isdigit, numbers)):
             raise FaultError(
-                f"its first line holds numbers ({listed(numbers[:3])}); expected column names on "
+                f"its first line holds numbers ({first_few(numbers)}); expected column names on "
                 "the first line. Add a header."
             )
         _columns.check_distinct(filter(None, self.header))
@@ -105,7 +116,7 @@ class CsvFile(FeatureFile):
     @cached_property
     def n_rows(self) -> int:  # type: ignore[override]
         with reading(self.path):
-            return sum(1 for _ in self._table.records())
+            return self._table.count()
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
         records = islice(self._table.records(), start, None)

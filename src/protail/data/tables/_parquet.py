@@ -35,7 +35,7 @@ class ParquetFile(FeatureFile):
             self._features, label, kept = chosen
             if self._is_list:
                 kind = kinds[self._features[0]]
-                self.width, self.dtype = self._list_width(file, kind), _row_dtype(kind.value_type)
+                self.width, self.dtype = self._list_width(file), _row_dtype(kind.value_type)
             else:
                 self.width, self.names = len(self._features), self._features
                 self.dtype = np.result_type(*(_row_dtype(kinds[name]) for name in self._features))
@@ -50,9 +50,7 @@ class ParquetFile(FeatureFile):
         # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
         return pq.ParquetFile(self.path, memory_map=True)
 
-    def _list_width(self, file: Any, kind: Any) -> int:
-        if types.is_fixed_size_list(kind):
-            return int(kind.list_size)
+    def _list_width(self, file: Any) -> int:
         batch = next(file.iter_batches(1, columns=self._features))
         width = len(batch.column(self._features[0])[0].as_py() or ())
         if width < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from protail._files import OutputError
 from protail._messages import not_installed, why
 from protail.data.tables.rows import gather, rows_a_block
 
-_LISTED = 20
+# Of many names, so many are named in an error.
+LISTED = 20
 _ENDINGS = (".npz", ".npy", ".safetensors", ".parquet", ".csv", ".tsv")
 
 Given = TypeVar("Given")
@@ -66,13 +67,6 @@ def reading(path: Path) -> Iterator[None]:
             f"{path}: it cannot be read ({why(error)}); expected a whole {kind} file. It may be "
             "cut short or damaged: write or copy it again."
         ) from error
-
-
-def listed(names: Iterable[str]) -> str:
-    """Name the first few of many."""
-    every = list(names)
-    more = f" and {len(every) - _LISTED} more" if len(every) > _LISTED else ""
-    return (", ".join(every[:_LISTED]) or "nothing") + more
 
 
 @dataclass(frozen=True)
