@@ -242,7 +242,13 @@ def _option(hint: Any, default: Any) -> Option:
         allowed = [each for each in others if isinstance(each, Range | OneOf)]
         return Option(kind, default, allowed[0] if allowed else None)
     if get_origin(hint) in (Union, UnionType):
-        parts = [_option(part, default) for part in get_args(hint)]
+        # Files hold no objects of classes: those are for whoever writes Python.
+        kinds = [kind for kind in get_args(hint) if not _is_class(kind)]
+        parts = [_option(part, default) for part in kinds]
         whole = functools.reduce(operator.or_, (part.hint for part in parts))
         return Option(whole, default, next((part.allowed for part in parts if part.allowed), None))
     return Option(hint, default)
+
+
+def _is_class(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__ != "builtins"

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from protail.cli import _completion as completion
 from protail.cli import app
 from protail.data.images import dataset_names
+from protail.ops import distance_names
 from protail.recipes import recipe_names
 from protail_paper.groups import BACKBONE_NAMES, bench_table
 
@@ -66,6 +67,7 @@ def test_the_names_are_those_there_are():
     assert completion.recipe_names() == recipe_names()
     assert list(completion.DATA_SETS) == dataset_names()
     assert list(completion.BACKBONES) == list(BACKBONE_NAMES)
+    assert set(completion.DISTANCES) <= set(distance_names(ready=True))
     assert [bench_table(name).name for name in completion.TABLES] == list(completion.TABLES)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail.ops import distances, gaps, nearest, top_k
-from reference.problems import DISTANCES, SCHEMES, make_problem, problems
+from reference.problems import ALL_DISTANCES, DISTANCES, SCHEMES, make_problem, problems
 
 few = settings(max_examples=60)
 
@@ -83,7 +83,7 @@ def test_gaps_are_differences_of_the_distances(problem):
     np.testing.assert_allclose(found.distances(), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", ALL_DISTANCES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("offset", [0.0, 100.0])
 def test_float32_where_rounding_leaves_the_choice_open(distance, scheme, offset):

@@ -12,7 +12,7 @@ from protail.ops import MEMORY_BUDGET, _memory, chunked, fused, loss, nearest, s
 from protail.ops._memory import Blocks, memory_budget
 from protail.ops._rows import _embedding_gradient, sum_rows
 from protail.ops.selected import _form
-from reference.problems import DISTANCES, SCHEMES, make_problem
+from reference.problems import ALL_DISTANCES, DISTANCES, SCHEMES, make_problem
 
 GIB = 2**30
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -105,7 +105,7 @@ def test_what_fits_is_one_piece(like_a_gpu):
     x, prototypes = torch.randn(200, 16), torch.randn(50_000, 16)
     target = torch.randint(50_000, (200,))
     assert Blocks.within(None, x, prototypes, 4) == (200, 50_000)
-    assert _form(x, prototypes, "euclidean", None, "mean", None) is fused.loss
+    assert _form(x, prototypes, None, "mean", None) is fused.loss
     whole = {}
     for name, call in {
         "loss": lambda: chunked.loss(x, prototypes, target),
@@ -118,12 +118,12 @@ def test_what_fits_is_one_piece(like_a_gpu):
     assert like_a_gpu.asked >= 3
     like_a_gpu.free = 0
     assert Blocks.within(None, x, prototypes, 4).classes < 50_000
-    assert _form(x, prototypes, "euclidean", None, "mean", None).func is chunked.loss
+    assert _form(x, prototypes, None, "mean", None).func is chunked.loss
     assert torch.equal(top_k(x, prototypes, 5).classes_bk, whole["top_k"])
     torch.testing.assert_close(chunked.loss(x, prototypes, target), whole["loss"])
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", ALL_DISTANCES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_step_never_waits_for_its_numbers(distance, scheme):
     problem = make_problem(1, (64, 100, 16), distance, scheme, dtype=torch.float32)

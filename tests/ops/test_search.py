@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestCentroid
 
 from protail.ops import distances, nearest, top_k
-from reference.problems import DISTANCES, SCHEMES, make_problem, problems
+from reference.problems import ALL_DISTANCES, DISTANCES, SCHEMES, make_problem, problems
 
 few = settings(max_examples=50)
 
@@ -30,7 +30,7 @@ def test_nearest_and_top_k_equal_the_loops(problem, budget, data):
         np.testing.assert_array_equal(one, order[:, 0])
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", ALL_DISTANCES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("offset", [0.0, 100.0])
 def test_choices_that_rounding_would_leave_open(distance, scheme, offset):

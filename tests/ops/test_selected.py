@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from protail.ops import chunked, fused, loss, reference
 from protail.ops.selected import _form
-from reference.problems import DISTANCES, SCHEMES, assert_close, make_problem, problems
+from reference.problems import ALL_DISTANCES, SCHEMES, assert_close, make_problem, problems
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def test_takes_the_fastest_form_that_fits():
     x, prototypes, dense = torch.ones(4, 8), torch.ones(100, 8), torch.ones(100, 8)
 
     def form(temperature=None, reduction="mean", budget=2**28):
-        return _form(x, prototypes, "euclidean", temperature, reduction, budget)
+        return _form(x, prototypes, temperature, reduction, budget)
 
     assert form() is fused.loss
     assert form(torch.ones(1, 8)) is fused.loss
@@ -37,7 +37,7 @@ def test_takes_the_fastest_form_that_fits():
     assert form(dense, budget=2**12).func is chunked.loss
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", ALL_DISTANCES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_compiles_into_one_graph(distance, scheme):
     problem = make_problem(1, (4, 5, 6), distance, scheme, dtype=torch.float32)

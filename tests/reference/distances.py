@@ -1,4 +1,8 @@
-"""The paper's classifier as loops over batch, class and channel in float64: slow and obvious."""
+"""The paper's classifier as loops over batch, class and channel in float64: slow and obvious.
+
+A distance is a name, or a matrix A: then it is the length of A (x - c), and temperatures are those
+of the channels that A makes.
+"""
 
 import math
 
@@ -6,7 +10,9 @@ import numpy as np
 
 
 def pair_distance(x, c, t, distance):
-    """Distance of one feature vector from one prototype with temperatures t, all of one length."""
+    """Distance of one feature vector from one prototype with temperatures t, one a channel."""
+    if isinstance(distance, np.ndarray):
+        return pair_distance(mapped(distance, x, c), np.zeros(len(t)), t, "euclidean")
     channels = range(len(x))
     if distance == "cosine":
         product = sum(x[i] * c[i] / t[i] for i in channels)
@@ -19,8 +25,20 @@ def pair_distance(x, c, t, distance):
     return math.sqrt(square) if distance == "euclidean" else square
 
 
+def mapped(matrix, x, c):
+    """A (x - c)."""
+    return [sum(a * (x[j] - c[j]) for j, a in enumerate(row)) for row in matrix]
+
+
 def pair_gradients(x, c, t, distance):
-    """Slopes of one distance by x, c and t; zero where the distance has none."""
+    """Slopes of one distance by x, c and t (and by A); zero where the distance has none."""
+    if isinstance(distance, np.ndarray):
+        by_y, _, by_t = pair_gradients(mapped(distance, x, c), np.zeros(len(t)), t, "euclidean")
+        by_x, by_matrix = np.zeros(len(x)), np.zeros(distance.shape)
+        for i, j in np.ndindex(distance.shape):
+            by_x[j] += distance[i, j] * by_y[i]
+            by_matrix[i, j] = by_y[i] * (x[j] - c[j])
+        return by_x, -by_x, by_t, by_matrix
     channels = range(len(x))
     by_x, by_c, by_t = np.zeros(len(x)), np.zeros(len(x)), np.zeros(len(x))
     if distance == "cosine":
@@ -46,14 +64,18 @@ def pair_gradients(x, c, t, distance):
     return by_x, by_c, by_t
 
 
-def full_temperature(temperature, shape):
+def full_temperature(temperature, prototypes, distance):
     """Temperature of every class and channel: 1 without one."""
-    return np.broadcast_to(np.ones(1) if temperature is None else np.float64(temperature), shape)
+    n_classes, n_channels = prototypes.shape
+    if isinstance(distance, np.ndarray):
+        n_channels = len(distance)
+    temperature = np.ones(1) if temperature is None else np.float64(temperature)
+    return np.broadcast_to(temperature, (n_classes, n_channels))
 
 
 def distances(x, prototypes, distance, temperature=None):
     x, prototypes = np.float64(x), np.float64(prototypes)
-    t = full_temperature(temperature, prototypes.shape)
+    t = full_temperature(temperature, prototypes, distance)
     result = np.zeros((len(x), len(prototypes)))
     for b in range(len(x)):
         for c in range(len(prototypes)):
@@ -85,10 +107,14 @@ def losses(x, prototypes, target, distance, temperature=None, adjustment=None):
 
 
 def gradients(x, prototypes, target, distance, temperature=None, adjustment=None):
-    """Slopes of the mean loss by x, prototypes, temperature (of its own shape) and adjustment."""
+    """Slopes of the mean loss by x, prototypes, temperature (of its own shape) and adjustment.
+
+    With a matrix for a distance those by it come last.
+    """
     x, prototypes = np.float64(x), np.float64(prototypes)
     p = probabilities(x, prototypes, distance, temperature, adjustment)
-    t = full_temperature(temperature, prototypes.shape)
+    t = full_temperature(temperature, prototypes, distance)
+    by_matrix = [np.zeros(distance.shape)] if isinstance(distance, np.ndarray) else []
     by_x, by_c, by_t = np.zeros_like(x), np.zeros_like(prototypes), np.zeros(t.shape)
     by_adjustment = np.zeros(len(prototypes)) if adjustment is not None else None
     for b in range(len(x)):
@@ -100,9 +126,11 @@ def gradients(x, prototypes, target, distance, temperature=None, adjustment=None
             by_x[b] += -0.5 * by_logit * slopes[0]
             by_c[c] += -0.5 * by_logit * slopes[1]
             by_t[c] += -0.5 * by_logit * slopes[2]
+            for total, slope in zip(by_matrix, slopes[3:], strict=True):
+                total += -0.5 * by_logit * slope
     if temperature is None:
-        return by_x, by_c, None, by_adjustment
+        return by_x, by_c, None, by_adjustment, *by_matrix
     for axis, size in enumerate(np.shape(temperature)):
         if size == 1:
             by_t = by_t.sum(axis=axis, keepdims=True)
-    return by_x, by_c, by_t, by_adjustment
+    return by_x, by_c, by_t, by_adjustment, *by_matrix

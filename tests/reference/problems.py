@@ -6,9 +6,12 @@ import hypothesis.strategies as st
 import numpy as np
 import torch
 
+from protail.ops.distance import Mahalanobis
 from reference import distances as naive
 
 DISTANCES = ("cosine", "euclidean", "sqeuclidean")
+# The last of these has a matrix, and is given as an object.
+ALL_DISTANCES = (*DISTANCES, "mahalanobis")
 SCHEMES = (None, "channel", "class", "dense")
 
 
@@ -27,7 +30,7 @@ class Problem:
     x: torch.Tensor
     prototypes: torch.Tensor
     target: torch.Tensor
-    distance: str
+    distance: str | Mahalanobis
     temperature: torch.Tensor | None
     adjustment: torch.Tensor | None
 
@@ -37,25 +40,34 @@ class Problem:
 
     @property
     def leaves(self):
-        return [self.x, self.prototypes, self.temperature, self.adjustment]
+        return [self.x, self.prototypes, self.temperature, self.adjustment, *self.matrix]
+
+    @property
+    def matrix(self):
+        return [] if isinstance(self.distance, str) else [self.distance.matrix]
 
     @property
     def arrays(self):
-        return [None if leaf is None else leaf.detach().double().numpy() for leaf in self.leaves]
+        leaves = [None if leaf is None else leaf.detach().double().numpy() for leaf in self.leaves]
+        return leaves[:4]
+
+    @property
+    def naive_distance(self):
+        return self.matrix[0].detach().double().numpy() if self.matrix else self.distance
 
     def naive_distances(self):
         x, prototypes, temperature, _ = self.arrays
-        return naive.distances(x, prototypes, self.distance, temperature)
+        return naive.distances(x, prototypes, self.naive_distance, temperature)
 
     def naive_losses(self):
         x, prototypes, temperature, adjustment = self.arrays
         target = self.target.tolist()
-        return naive.losses(x, prototypes, target, self.distance, temperature, adjustment)
+        return naive.losses(x, prototypes, target, self.naive_distance, temperature, adjustment)
 
     def naive_gradients(self):
         x, prototypes, temperature, adjustment = self.arrays
         target = self.target.tolist()
-        return naive.gradients(x, prototypes, target, self.distance, temperature, adjustment)
+        return naive.gradients(x, prototypes, target, self.naive_distance, temperature, adjustment)
 
     def loss_and_gradients(self, loss, **options):
         """Mean loss and the gradients by all leaves, None for those that are not there."""
@@ -91,7 +103,7 @@ def make_problem(
     if scheme is not None:
         size = temperature_shape(scheme, n_classes, n_features)
         temperature = tensor(rng.uniform(0.3, 3, size=size))
-    return Problem(
+    problem = Problem(
         x=tensor(rng.normal(size=(n_rows, n_features)) + offset),
         prototypes=tensor(rng.normal(size=(n_classes, n_features)) + offset),
         target=torch.tensor(rng.integers(n_classes, size=n_rows)),
@@ -99,6 +111,10 @@ def make_problem(
         temperature=temperature,
         adjustment=tensor(rng.normal(size=n_classes)) if adjusted else None,
     )
+    if distance == "mahalanobis":
+        matrix = rng.normal(size=(n_features, n_features)) / n_features**0.5
+        problem.distance = Mahalanobis(tensor(matrix).to(torch.promote_types(dtype, torch.float32)))
+    return problem
 
 
 def problems(dtype=torch.float64, min_features=1, **fixed):
@@ -106,7 +122,7 @@ def problems(dtype=torch.float64, min_features=1, **fixed):
     drawn = {
         "seed": st.integers(0, 2**32 - 1),
         "shape": st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(min_features, 7)),
-        "distance": st.sampled_from(DISTANCES),
+        "distance": st.sampled_from(ALL_DISTANCES),
         "scheme": st.sampled_from(SCHEMES),
         "adjusted": st.booleans(),
         "offset": st.sampled_from([0.0, 3.0]),

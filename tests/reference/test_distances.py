@@ -6,9 +6,10 @@ import pytest
 from reference import distances as naive
 
 DISTANCES = ("euclidean", "sqeuclidean", "cosine")
+MATRIX = np.array([[1.0, -0.5, 2.0], [0.3, 1.5, 0.0], [-1.0, 0.2, 0.7]])
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", [*DISTANCES, MATRIX], ids=[*DISTANCES, "mahalanobis"])
 @pytest.mark.parametrize("shape", [None, (1, 3), (4, 1), (4, 3)])
 def test_gradients_are_those_of_the_loss(distance, shape):
     rng = np.random.default_rng(0)
@@ -16,9 +17,11 @@ def test_gradients_are_those_of_the_loss(distance, shape):
     temperature = None if shape is None else rng.uniform(0.5, 2, size=shape)
     target = [1, 3]
     inputs = [x, prototypes, temperature, adjustment]
+    if isinstance(distance, np.ndarray):
+        inputs.append(distance := distance.copy())
 
     def mean_loss():
-        x, prototypes, temperature, adjustment = inputs
+        x, prototypes, temperature, adjustment = inputs[:4]
         return naive.losses(x, prototypes, target, distance, temperature, adjustment).mean()
 
     found = naive.gradients(x, prototypes, target, distance, temperature, adjustment)
@@ -44,3 +47,6 @@ def test_distances_by_hand():
         1 - 0.5**0.5
     )
     assert naive.pair_distance([0.0, 0.0], c, [1, 1], "cosine") == 1
+    assert naive.pair_distance(
+        x, c, [1, 4, 1], np.array([[1, 0], [0, 2], [1, 1]])
+    ) == pytest.approx((3**2 + 8**2 / 4 + 1) ** 0.5)

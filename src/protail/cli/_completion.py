@@ -20,6 +20,7 @@ DATA_SETS = (
     "inaturalist18",
     "places-lt",
 )
+DISTANCES = ("euclidean", "sqeuclidean", "cosine")
 BACKBONES = ("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50")
 TABLES = (
     *("table1", "table2", "table8", "questions", "table3", "table4", "table9"),
@@ -58,6 +59,7 @@ def one_of(*names: str) -> Offer:
 
 data_sets = one_of(*DATA_SETS)
 backbones = one_of(*BACKBONES)
+distances = one_of(*DISTANCES)
 bench_words = one_of(*_BENCH_WORDS)
 devices = one_of("auto", "cpu", "cuda")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from protail.cli._completion import one_of
+from protail.cli._completion import DISTANCES, distances, one_of
 from protail.cli._feature_options import (
     Columns,
     Exclude,
@@ -44,10 +44,7 @@ TestLabelsFile = Annotated[
 ]
 Distance = Annotated[
     str,
-    typer.Option(
-        help="euclidean, sqeuclidean or cosine.",
-        autocompletion=one_of("euclidean", "sqeuclidean", "cosine"),
-    ),
+    typer.Option(help=f"{', '.join(DISTANCES[:-1])} or {DISTANCES[-1]}.", autocompletion=distances),
 ]
 Temperature = Annotated[
     str,

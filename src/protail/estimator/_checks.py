@@ -29,7 +29,9 @@ _CHECKED_AT_A_TIME = 2**22
 def check_settings(estimator: PrototypeClassifier) -> Settings:
     """Check every argument of the constructor but prior and device, which data decide."""
     given = estimator.get_params()
-    for name, valid in (("distance", ops.DISTANCES), ("sampling", SAMPLINGS)):
+    # A distance with a map of its own cannot be made from its name alone.
+    distances = ops.distance_names(ready=True)
+    for name, valid in (("distance", distances), ("sampling", SAMPLINGS)):
         if given[name] not in valid:
             raise ValueError(unknown_name(name, given[name], valid))
     if given["temperature"] is not None and given["temperature"] not in ops.TEMPERATURES:

@@ -107,7 +107,7 @@ def gather_evidence(
     all_distances = ops.distances(rows, means, distance)
     size = torch.from_numpy(counts[labels[index]]).to(rows).unsqueeze(1)
     others_mean = (means[own] * size - rows) / (size - 1)
-    left_out = _pair_distances(rows, others_mean, distance)
+    left_out = ops.as_distance(distance).between(rows, others_mean)
     all_distances.scatter_(1, own.unsqueeze(1), left_out.unsqueeze(1))
     weights = 1 / np.bincount(labels[index], minlength=len(counts))[labels[index]]
     weights = weights / weights.sum()
@@ -129,13 +129,6 @@ def _balanced_sample(
     place = np.arange(len(labels)) - first[labels[by_class]]
     chosen = by_class[(place < each) & spare[labels[by_class]]]
     return np.sort(chosen if len(chosen) <= n_rows else rng.choice(chosen, n_rows, False))
-
-
-def _pair_distances(rows: Tensor, means: Tensor, distance: str) -> Tensor:
-    if distance == "cosine":
-        return 1 - torch.cosine_similarity(rows, means, dim=1)
-    length: Tensor = torch.linalg.vector_norm(rows - means, dim=1)
-    return length.square() if distance == "sqeuclidean" else length
 
 
 Auto = Literal["auto"]
@@ -227,11 +220,12 @@ def _space(
     rule_tau = _rule_tau(evidence, counts)
     own_distance = 1.0 if evidence is None else evidence.own_distance
     scale = logit_scale = 1.0
-    if distance == "cosine":
+    power = ops.as_distance(distance).power
+    if power == 0:  # longer rows are no farther: logits grow instead
         logit_scale = sharpness
         own_distance *= sharpness
     elif normalize == "auto":
-        scale = sharpness**0.5 if distance == "sqeuclidean" else sharpness
+        scale = sharpness ** (1 / power)
         own_distance *= sharpness
     else:
         # Tau moves boundaries by tau over the sharpness: at another sharpness, another tau.
@@ -251,8 +245,9 @@ def _placements(distance: str, normalize: float | Auto | None) -> list[Placement
         return [Placement()]
     if normalize != "auto":
         return [Placement(float(normalize))]
-    # Cosine has no use for lengths, so there is nothing to compare.
-    return [Placement(1.0)] if distance == "cosine" else [Placement(1.0), Placement()]
+    # Where lengths do not matter there is nothing to compare.
+    matters = ops.as_distance(distance).power > 0
+    return [Placement(1.0), Placement()] if matters else [Placement(1.0)]
 
 
 def _uninformed_sharpness(means: Tensor, counts: NDArray[np.int64], distance: str) -> float:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protail import ops
 from protail._messages import counted
 from protail.data import make_sampler
 from protail.estimator._choosing import Space, choose_space
@@ -115,13 +116,12 @@ def _rate(
     movement: float, steps: int, n_classes: int, space: Space, distance: str, momentum: float
 ) -> float:
     """Spread a movement over the steps: a class gets one part in C of the mean's gradient."""
+    measure = ops.as_distance(distance)
     rate = 2 * movement * n_classes / max(steps, 1) * (1 - momentum) / (1 - _USUAL_MOMENTUM)
-    if distance == "sqeuclidean":
-        slope = max(1.0, 2 * math.sqrt(space.own_distance))
-        return min(rate / slope, _STABLE * n_classes / max(space.own_distance, 1.0))
-    if distance == "cosine":
-        return rate / max(1.0, space.logit_scale) ** 2
-    return rate
+    rate /= max(1.0, space.logit_scale) ** 2 * max(1.0, measure.steepness(space.own_distance))
+    if measure.power <= 1:
+        return rate
+    return min(rate, _STABLE * n_classes / max(space.own_distance, 1.0))
 
 
 Batch = tuple[Tensor, Tensor]

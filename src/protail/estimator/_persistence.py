@@ -416,7 +416,7 @@ def _with_settings(
 def _choices(found: object) -> dict[str, Any]:
     fields = Fields(found, _CHOICES, MODEL, "choices")
     return {
-        "distance": fields.one_of("distance", ops.DISTANCES),
+        "distance": fields.one_of("distance", ops.distance_names(ready=True)),
         "temperature": fields.one_of("temperature", (None, *ops.TEMPERATURES)),
         "leave_one_out_accuracy": fields.number_or_none("leave_one_out_accuracy", least=0, most=1),
         "memorised": fields.truth("memorised"),

@@ -7,27 +7,29 @@ one rule that merges them.
 """
 
 from protail.ops import chunked, fused, reference
-from protail.ops._arguments import DISTANCES, TEMPERATURES, check_distance, compute_dtype
+from protail.ops._arguments import TEMPERATURES, compute_dtype
 from protail.ops._gaps import Gaps, gaps
 from protail.ops._memory import MEMORY_BUDGET
 from protail.ops._parts import Parts, TopK
 from protail.ops._precision import full_precision, in_full
 from protail.ops._rows import add_rows_, unit_rows
+from protail.ops.distance import Distance, as_distance, distance_names, make_distance
 from protail.ops.reference import distances, logits
 from protail.ops.search import nearest, top_k
 from protail.ops.selected import loss
 
 __all__ = [
-    "DISTANCES",
     "MEMORY_BUDGET",
     "TEMPERATURES",
+    "Distance",
     "Gaps",
     "Parts",
     "TopK",
     "add_rows_",
-    "check_distance",
+    "as_distance",
     "chunked",
     "compute_dtype",
+    "distance_names",
     "distances",
     "full_precision",
     "fused",
@@ -35,6 +37,7 @@ __all__ = [
     "in_full",
     "logits",
     "loss",
+    "make_distance",
     "nearest",
     "reference",
     "top_k",

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from protail.ops._arguments import check_inputs
-from protail.ops._exact import Inputs, beyond, exact_distances
 from protail.ops._precision import whole_products
-from protail.ops._space import Space
+from protail.ops._space import Inputs, Space, beyond, exact_distances
+from protail.ops.distance.base import Distance, as_distance
 
 # No distance may be further off than this part of its row's largest distance.
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
@@ -57,7 +57,7 @@ class Gaps(NamedTuple):
 def gaps(
     x: Tensor,
     prototypes: Tensor,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
 ) -> Gaps:
     """Measure how much farther each prototype is than the nearest one.
@@ -85,36 +85,14 @@ def gaps(
     tensor([[0., 1.],
             [3., 0.]])
     """
+    distance = as_distance(distance)
     inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
     with whole_products(x.device):
-        return measured(Space(*inputs[:2], distance, inputs.temperature, any_length=True), inputs)
+        return measured(distance.space(distance, *inputs, any_length=True), inputs)
 
 
 def measured(space: Space, inputs: Inputs) -> Gaps:
-    """Do what `gaps` promises, in a space at hand.
-
-    Parameters
-    ----------
-    space : Space
-        Of these inputs, for vectors of any length.
-    inputs : Inputs
-        Rows, prototypes and temperature.
-
-    Returns
-    -------
-    Gaps
-        In the result's dtype.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._exact import Inputs
-    >>> from protail.ops._space import Space
-    >>> from protail.ops._gaps import measured
-    >>> x, prototypes = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
-    >>> measured(Space(x, prototypes, "euclidean", None), Inputs(x, prototypes, None)).gap_bc
-    tensor([[0., 1.]])
-    """
+    """Do what `gaps` promises in a space of these inputs, for vectors of any length."""
     x, prototypes, scale = inputs
     score_bc, rest_b1, error = space.rank(space.rows(x, scale), space.classes(prototypes, scale))
     slack_b = 2 * error.amax(1)
@@ -156,11 +134,8 @@ class _Doubt(NamedTuple):
         """Mark the squares, one a row or many, of whose distances too little is known."""
         shape = (-1, *[1] * (square.ndim - 1))
         error, allowed = self.error_b.reshape(shape), self.allowed_b.reshape(shape)
-        if space.distance == "euclidean":
-            # A root is off by error / (2 root), and may be by tolerance * largest root.
-            factor = 2 * _TOLERANCE[space.result_dtype] ** 0.5
-            return ~(error <= allowed.sqrt() * square.sqrt().mul_(factor))
-        return ~(error <= allowed).expand_as(square)
+        tolerance = _TOLERANCE[space.result_dtype]
+        return ~(error <= space.distance.room(square, allowed, tolerance))
 
     def of_rows(self, rows_b: Tensor) -> _Doubt:
         return _Doubt(*(part[rows_b] for part in self))
@@ -168,15 +143,8 @@ class _Doubt(NamedTuple):
 
 def _of_squares(space: Space, square_b: Tensor, beyond_bc: Tensor) -> Gaps:
     """Turn squares, and how much larger they are, into distances; in place."""
-    if space.distance == "euclidean":
-        nearest_b = square_b.sqrt()
-        sum_bc = (square_b.unsqueeze(1) + beyond_bc).sqrt_().add_(nearest_b.unsqueeze(1))
-        gap_bc = beyond_bc.div_(sum_bc.clamp_min_(torch.finfo(sum_bc.dtype).tiny))
-    elif space.on_sphere:
-        nearest_b, gap_bc = square_b / 2, beyond_bc.div_(2)
-    else:
-        nearest_b, gap_bc = square_b, beyond_bc
-    return Gaps(nearest_b.to(space.result_dtype), gap_bc.to(space.result_dtype))
+    found = space.distance.gaps(square_b, beyond_bc)
+    return Gaps(*(part.to(space.result_dtype) for part in found))
 
 
 def _refined(
@@ -200,9 +168,7 @@ def _refined(
     nearest_b.scatter_reduce_(0, row_p[is_low_p], class_p[is_low_p], "amin")
 
     distance_b = exact_distances(space, inputs, nearest_b.unsqueeze(1)).squeeze(1)
-    squares_b = distance_b.square() if space.distance == "euclidean" else distance_b
-    if space.on_sphere:
-        squares_b = squares_b * 2
+    squares_b = space.distance.unlink(distance_b)
     found = _of_squares(
         space, squares_b.to(beyond_bc.dtype), beyond_bc - low_b.unsqueeze(1).to(beyond_bc.dtype)
     )
@@ -211,9 +177,6 @@ def _refined(
     return Gaps(distance_b, found.gap_bc)
 
 
-def _in_wider_numbers(distance: str, inputs: Inputs, factor: float) -> Gaps:
-    x, prototypes, scale = inputs
-    found = measured(Space(x, prototypes, distance, scale, any_length=True), inputs)
-    if distance == "sqeuclidean":
-        found = Gaps(*(part * factor for part in found))
-    return Gaps(*(part * factor for part in found))
+def _in_wider_numbers(distance: Distance, inputs: Inputs, factor: float) -> Gaps:
+    found = measured(distance.space(distance, *inputs, any_length=True), inputs)
+    return Gaps(*(distance.times(part, factor) for part in found))

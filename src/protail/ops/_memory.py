@@ -24,26 +24,6 @@ def memory_budget(device: torch.device, needed: int) -> int:
 
     On a GPU it is half of what is free there, rounded down to a power of two, so that small
     differences of what else lies there do not change the pieces, and with them the last bits.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where it computes.
-    needed : int
-        Bytes with which it would not have to be cut into pieces. A GPU is asked only where they
-        are many, because asking takes as long as a small computation.
-
-    Returns
-    -------
-    int
-        Bytes; at least `MEMORY_BUDGET`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._memory import memory_budget
-    >>> memory_budget(torch.device("cpu"), 2**40) // 2**20
-    256
     """
     if device.type != "cuda" or needed <= MEMORY_BUDGET:
         return MEMORY_BUDGET
@@ -77,33 +57,7 @@ class Blocks(NamedTuple):
         copies: int = _BLOCK_COPIES,
         vector_copies: int = _VECTOR_COPIES,
     ) -> Blocks:
-        """Choose the largest pieces that a budget allows: many rows first, then many classes.
-
-        Parameters
-        ----------
-        budget : int or None
-            Bytes for everything that one piece needs; one row and one class are always taken.
-            None asks `memory_budget`.
-        x_bd, prototypes_cd : Tensor
-            What will be worked through.
-        itemsize : int
-            Bytes of a number.
-        copies, vector_copies : int
-            How many rows x classes blocks, and how many sets of their vectors, are needed at a
-            time.
-
-        Returns
-        -------
-        Blocks
-            Rows and classes of a piece.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from protail.ops._memory import Blocks
-        >>> Blocks.within(2**20, torch.empty(64, 32), torch.empty(100_000, 32), 4)
-        Blocks(rows=64, classes=354)
-        """
+        """Choose the largest pieces that a budget allows: many rows first, then many classes."""
         (n_rows, n_features), n_classes = x_bd.shape, prototypes_cd.shape[0]
         vector = vector_copies * n_features
         needed = itemsize * (n_rows * n_classes * copies + (n_rows + n_classes) * vector)
@@ -118,23 +72,6 @@ class Blocks(NamedTuple):
 
 
 def pieces(total: int, size: int) -> Iterator[slice]:
-    """Cut a range into slices of at most one size.
-
-    Parameters
-    ----------
-    total, size : int
-        Length of the range and of a piece.
-
-    Yields
-    ------
-    slice
-        Every piece, with its true end.
-
-    Examples
-    --------
-    >>> from protail.ops._memory import pieces
-    >>> list(pieces(5, 2))
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
+    """Cut a range into slices of at most one size."""
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))

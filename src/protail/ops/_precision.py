@@ -67,24 +67,6 @@ def whole_products(device: torch.device) -> Iterator[None]:
     """Switch TF32 and bfloat16 products of float32 off inside, as well as autocast.
 
     It sets a switch of the whole process, so it is not for compiled code or captured graphs.
-
-    Parameters
-    ----------
-    device : torch.device
-        Where the computation runs.
-
-    Yields
-    ------
-    None
-        The switches are put back afterwards.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._precision import whole_products
-    >>> with whole_products(torch.device("cpu")):
-    ...     torch.backends.mkldnn.matmul.fp32_precision in ("none", "ieee")
-    True
     """
     products = _products(device.type)
     before = products.fp32_precision
@@ -105,30 +87,15 @@ def rounding(n_features: int, dtype: torch.dtype, device: torch.device) -> float
     The error of ``|x|^2 + |c|^2 - 2 x.c`` is at most this times ``|x|^2 + |c|^2``. Sums of n terms
     err like ``sqrt(n)``; the constants are twice to three times the worst seen for 1 to 16,384
     channels on CPUs and GPUs. Products of shortened inputs err by those inputs as well.
-
-    Parameters
-    ----------
-    n_features : int
-        Terms of each sum.
-    dtype : torch.dtype
-        What the sum is computed in.
-    device : torch.device
-        Where it is computed.
-
-    Returns
-    -------
-    float
-        Relative to the sum of the two squares.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._precision import rounding
-    >>> rounding(64, torch.float64, torch.device("cpu")) < 1e-14
-    True
     """
     accumulated: float = torch.finfo(dtype).eps * (4 + n_features**0.5 / 2)
     return accumulated if dtype == torch.float64 else accumulated + _shortening(device.type)
+
+
+def smallest_length(dtype: torch.dtype) -> float:
+    """Give a length below which squares underflow: shorter vectors count as none."""
+    smallest: float = torch.finfo(dtype).tiny ** 0.5 * 1024
+    return smallest
 
 
 def _shortening(kind: str) -> float:

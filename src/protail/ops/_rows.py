@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protail.ops._precision import smallest_length
+
 # Where a GPU adds up rows in one kernel without sorting them, and the table is so small that
 # filling it takes no time.
 _EMBEDDED_ROWS = 3072
@@ -50,29 +52,6 @@ def sum_rows(index_b: Tensor, rows_bd: Tensor, n_places: int) -> Tensor:
 
     To keep the order ``index_put_`` sorts, a dozen kernels that a small step on a GPU waits for.
     The gradient of an embedding, the same sum, is one kernel where rows are few.
-
-    Parameters
-    ----------
-    index_b : Tensor
-        Place of each row.
-    rows_bd : Tensor
-        What to add up.
-    n_places : int
-        How many places there are.
-
-    Returns
-    -------
-    Tensor
-        One sum a place.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._rows import sum_rows
-    >>> sum_rows(torch.tensor([1, 1]), torch.tensor([[1.0], [2.0]]), 3)
-    tensor([[0.],
-            [3.],
-            [0.]])
     """
     n_rows, width = rows_bd.shape
     if rows_bd.is_cuda and n_rows <= _EMBEDDED_ROWS and n_places * width <= _EMBEDDED_NUMBERS:
@@ -111,8 +90,7 @@ def unit_rows(vectors_nd: Tensor) -> tuple[Tensor, Tensor]:
             [0.0000, 0.0000]]), tensor([0., 1.]))
     """
     length_n1 = torch.linalg.vector_norm(vectors_nd, dim=-1, keepdim=True)
-    # Squares of anything shorter underflow: it has no direction that could be trusted.
-    zero_n1 = length_n1 < torch.finfo(vectors_nd.dtype).tiny ** 0.5 * 1024
+    zero_n1 = length_n1 < smallest_length(vectors_nd.dtype)
     inverse_n1 = torch.where(zero_n1, 1, length_n1).reciprocal().masked_fill(zero_n1, 0)
     return vectors_nd * inverse_n1, zero_n1.squeeze(-1).to(vectors_nd.dtype)
 
@@ -121,53 +99,12 @@ def take_rows(table: Tensor, index_p: Tensor) -> Tensor:
     """Take rows of a table; the gradient of repeated ones adds up in a fixed order.
 
     As in `add_rows_`, it takes another operator on each kind of device to keep one.
-
-    Parameters
-    ----------
-    table : Tensor
-        Two dimensions.
-    index_p : Tensor
-        Which rows.
-
-    Returns
-    -------
-    Tensor
-        One row a place.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._rows import take_rows
-    >>> take_rows(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1, 0]))
-    tensor([[2.],
-            [2.],
-            [1.]])
     """
     return table[index_p] if table.is_cuda else F.embedding(index_p, table)
 
 
 def own_temperature(temperature: Tensor | None, index_p: Tensor) -> Tensor | None:
-    """Take the temperature of each pair's class; one that classes share stays one row.
-
-    Parameters
-    ----------
-    temperature : Tensor or None
-        (1, D), (C, 1) or (C, D).
-    index_p : Tensor
-        Class of each pair, in any number of dimensions.
-
-    Returns
-    -------
-    Tensor or None
-        (1, D), or a row for each pair.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._rows import own_temperature
-    >>> own_temperature(torch.ones(1, 3), torch.tensor([1, 1, 0])).shape
-    torch.Size([1, 3])
-    """
+    """Take the temperature of each pair's class; one that classes share stays one row."""
     if temperature is None or temperature.shape[0] == 1:
         return temperature
     return take_rows(temperature, index_p)

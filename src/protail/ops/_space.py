@@ -1,26 +1,71 @@
 """Squared lengths between rows and classes by matrix products, and exactly, pair by pair.
 
-Every distance here is a function of one square: the squared length of ``x - c`` (euclidean,
-sqeuclidean) or of the difference of two unit vectors (cosine: ``1 - cos = |u - v|^2 / 2``). No
-batch x class x channel tensor is built: the square is expanded into matrix products on vectors
-centred by the mean of the prototypes. All of it is ordinary differentiable torch.
+Every distance is a function of one square: the squared length of ``x - c`` (cosine: of the
+difference of two unit vectors). No batch x class x channel tensor is built: the square is expanded
+into matrix products on vectors centred by the mean of the prototypes. All of it is ordinary
+differentiable torch, but for what is exact, which is in float64.
 """
 
 from __future__ import annotations
 
 from copy import copy
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from protail.ops._arguments import compute_dtype, scheme_of
+from protail.ops._memory import memory_budget, pieces
 from protail.ops._precision import rounding
-from protail.ops._rows import own_temperature, unit_rows
+from protail.ops._rows import own_temperature
+
+if TYPE_CHECKING:
+    from protail.ops.distance.base import Distance
 
 # Centring needs a point among the prototypes: where they are many, the mean of some of them,
 # taken at equal steps, serves as well. In elements.
 _CENTRING_SAMPLE = 2**16
+# Elements of the vectors that a CPU subtracts at a time; bytes that each of them takes.
+_SUBTRACTED_AT_A_TIME = 2**20
+_BYTES_OF_ONE = 32
+# Float64 numbers above the first are divided by the second before they are squared.
+_LARGE, _DIVISOR = 2.0**400, 2.0**600
+
+
+# Vectors, and 1 where one has no direction; a class's vector, and its temperature.
+Laid = tuple[Tensor, Tensor | None]
+Own = tuple[Tensor, Tensor | None]
+
+
+class Inputs(NamedTuple):
+    """Rows, prototypes and temperature, as ``check_inputs`` gives it."""
+
+    x_bd: Tensor
+    prototypes_cd: Tensor
+    temperature: Tensor | None
+
+    def of_rows(self, rows: Tensor | slice) -> Inputs:
+        """Take some rows and all prototypes."""
+        return self._replace(x_bd=self.x_bd[rows])
+
+    def of_classes(self, index: Tensor) -> Own:
+        """Take the prototypes of some classes, and their temperature."""
+        return self.prototypes_cd[index], own_temperature(self.temperature, index)
+
+    def in_wider_numbers(self) -> tuple[Inputs, float] | None:
+        """Give float64 numbers whose squares do not overflow, and what they were divided by."""
+        if compute_dtype(*self) == torch.float32:
+            x_bd, prototypes_cd, temperature = self
+            scale = None if temperature is None else temperature.double()
+            return Inputs(x_bd.double(), prototypes_cd.double(), scale), 1.0
+        x_bd, prototypes_cd = (vectors.double() for vectors in self[:2])
+        if not any(bool(_is_large(vectors).any()) for vectors in (x_bd, prototypes_cd)):
+            return None
+        return Inputs(x_bd / _DIVISOR, prototypes_cd / _DIVISOR, self.temperature), _DIVISOR
+
+
+def _is_large(vectors: Tensor) -> Tensor:
+    return (vectors.abs() > _LARGE) & vectors.isfinite()
 
 
 class Points(NamedTuple):
@@ -33,10 +78,7 @@ class Points(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """Squares of the distances, and the sums they were subtracted from.
-
-    The rounding error of ``square_bc`` is at most ``rounding() * size_bc``.
-    """
+    """Squares, and the sums they were subtracted from: off by at most ``rounding * size_bc``."""
 
     square_bc: Tensor
     size_bc: Tensor
@@ -57,67 +99,46 @@ class Ranking(NamedTuple):
 class Space:
     """Where the distances of one set of prototypes are squared lengths.
 
-    Parameters
-    ----------
-    x_bd, prototypes_cd : Tensor
-        Rows and prototypes; only their dtypes and the prototypes' mean are used.
-    distance : str
-        ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
-    temperature : Tensor or None
-        (1, D), (C, 1) or (C, D), as ``check_inputs`` gives it.
-    any_length : bool
-        Whether cosine finds the direction of vectors whose squares over- or underflow too. That
-        takes two passes over the vectors, which training can do without.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.ops._space import Space
-    >>> x, prototypes = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0]])
-    >>> space = Space(x, prototypes, "euclidean", None)
-    >>> space.link(space.expand(space.rows(x, None), space.classes(prototypes, None)).square_bc)
-    tensor([[3., 4.]])
+    It takes rows and prototypes for their dtypes and the prototypes' mean, and the temperature as
+    ``check_inputs`` gives it. With ``any_length`` cosine finds the direction of vectors whose
+    squares over- or underflow too: two passes over the vectors, which training can do without.
     """
 
     def __init__(
         self,
+        distance: Distance,
         x_bd: Tensor,
         prototypes_cd: Tensor,
-        distance: str,
         temperature: Tensor | None,
         *,
         any_length: bool = False,
     ) -> None:
-        self.distance = distance
-        self._any_length = any_length
-        self.on_sphere = distance == "cosine"
-        scheme = scheme_of(temperature)
-        # A class temperature scales both vectors of a cosine alike: it has no effect.
-        self.scheme = None if self.on_sphere and scheme == "class" else scheme
-        self.result_dtype = compute_dtype(x_bd, prototypes_cd, temperature)
-        # The length of x differs from class to class here, so nothing can be centred.
-        self.uncentred = self.on_sphere and scheme == "dense"
-        wide = self.uncentred and x_bd.device.type != "mps"
-        self.dtype = torch.float64 if wide else self.result_dtype
-        self.rounding = rounding(prototypes_cd.shape[1], self.dtype, x_bd.device)
+        self.distance, self.any_length, self.centred = distance, any_length, True
+        self.scheme = scheme_of(temperature)
+        self.dtype = self.result_dtype = compute_dtype(x_bd, prototypes_cd, temperature)
+        self._settle(x_bd.device)
+        n_terms = distance.width(prototypes_cd.shape[1])
+        self.rounding = rounding(n_terms, self.dtype, x_bd.device)
         # Below this size products underflow, and the error is no part of the size any more.
-        self._least_size = 4 * prototypes_cd.shape[1] * torch.finfo(self.dtype).tiny / self.rounding
-        self.middle_d: Tensor | float = 0.0
-        if not self.uncentred:
+        self._least_size = 4 * n_terms * torch.finfo(self.dtype).tiny / self.rounding
+        self.middle_d = torch.zeros((), dtype=self.dtype, device=x_bd.device)
+        if self.centred:
             stride = max(1, -(-prototypes_cd.numel() // _CENTRING_SAMPLE))
             with torch.no_grad():
                 self.middle_d = self._lay(prototypes_cd[::stride], temperature)[0].mean(0)
 
-    def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Put cosine's vectors on the unit sphere; leave the others where they are."""
-        vectors_nd = vectors_nd.to(self.dtype)
-        if not self.on_sphere:
-            return vectors_nd, None
-        if self._any_length:
-            vectors_nd = _of_largest_one(vectors_nd)
-        if self.uncentred:
-            return vectors_nd, None
-        return unit_rows(self._by_channel(vectors_nd, temperature))
+    def _settle(self, device: torch.device) -> None:
+        """Change scheme, dtype and centring, where the space needs others."""
+
+    def _lay(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
+        """Bring vectors to where they are centred; mark those without direction."""
+        return vectors_nd.to(self.dtype), None
+
+    def _place(self, vectors_nd: Tensor, temperature: Tensor | None) -> Laid:
+        vectors_nd, zero_n = self._lay(vectors_nd, temperature)
+        # Centred first: far from the origin, scaling would round x - c at the size of x.
+        centred_nd = self.distance.difference(vectors_nd, self.middle_d)
+        return self._by_channel(centred_nd, temperature), zero_n
 
     def _by_channel(self, vectors_nd: Tensor, temperature: Tensor | None) -> Tensor:
         if self.scheme != "channel":
@@ -125,49 +146,13 @@ class Space:
         assert temperature is not None
         return vectors_nd * temperature.to(self.dtype).rsqrt()
 
-    def _place(
-        self, vectors_nd: Tensor, temperature: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        vectors_nd, zero_n = self._lay(vectors_nd, temperature)
-        vectors_nd = vectors_nd - self.middle_d
-        if self.on_sphere:
-            return vectors_nd, zero_n
-        # After centring: far from the origin, scaling first would round x - c at the size of x.
-        return self._by_channel(vectors_nd, temperature), zero_n
-
     def rows(self, x_bd: Tensor, temperature: Tensor | None) -> Points:
-        """Place feature vectors.
-
-        Parameters
-        ----------
-        x_bd : Tensor
-            Feature vectors.
-        temperature : Tensor or None
-            As in `classes`; only that of channels matters here.
-
-        Returns
-        -------
-        Points
-            For `expand`.
-        """
+        """Place feature vectors; only a temperature of channels matters here."""
         vectors_bd, zero_b = self._place(x_bd, temperature)
         return Points(vectors_bd, _squares(vectors_bd), None, zero_b)
 
     def classes(self, prototypes_cd: Tensor, temperature: Tensor | None) -> Points:
-        """Place prototypes: all of them or a chunk.
-
-        Parameters
-        ----------
-        prototypes_cd : Tensor
-            Some of the prototypes.
-        temperature : Tensor or None
-            Their temperature (a chunk of it, where it has a row for each class).
-
-        Returns
-        -------
-        Points
-            For `expand`.
-        """
+        """Place some prototypes, with their own rows of the temperature where it has one each."""
         vectors_cd, zero_c = self._place(prototypes_cd, temperature)
         if self.scheme not in ("class", "dense"):
             return Points(vectors_cd, _squares(vectors_cd), None, zero_c)
@@ -181,28 +166,16 @@ class Space:
     def expand(self, rows: Points, classes: Points, *, floor: bool = False) -> Expansion:
         """Square the distances by matrix products.
 
-        Parameters
-        ----------
-        rows, classes : Points
-            What `rows` and `classes` gave.
-        floor : bool
-            Lift each square by its rounding error, which keeps it positive and keeps
-            ``(x - c) / distance``, the gradient, no longer than 1.
-
-        Returns
-        -------
-        Expansion
-            Squares and their sizes.
+        With ``floor`` each square is lifted by its rounding error where the distance's gradient
+        divides by it: it stays positive, and ``(x - c) / d`` no longer than 1.
         """
-        if self.uncentred:
-            return self._expand_cosine(rows, classes)
         if self.scheme == "dense":
             assert classes.weight is not None
             size_bc = rows.vectors_nd.square() @ classes.weight.mT + classes.square_n
         else:
             size_bc = rows.square_n.unsqueeze(1) + classes.square_n
         # Shrinking the product by the error lifts the difference by it: (1 - e) s + e size.
-        factor = -2 * (1 - self.rounding) if floor and self.distance == "euclidean" else -2.0
+        factor = -2 * (1 - self.rounding) if floor and self.distance.lifts else -2.0
         square_bc = torch.addmm(size_bc, rows.vectors_nd, classes.vectors_nd.mT, alpha=factor)
         if self.scheme == "class":
             assert classes.weight is not None
@@ -212,19 +185,13 @@ class Space:
             square_bc = square_bc + rows.zero_n.unsqueeze(1) + classes.zero_n
         return Expansion(square_bc, size_bc)
 
+    def distances(self, rows: Points, classes: Points, *, floor: bool) -> Tensor:
+        """Give the distances, in the result's dtype."""
+        square_bc = self.expand(rows, classes, floor=floor).square_bc
+        return self.distance.link(square_bc).to(self.result_dtype)
+
     def rank(self, rows: Points, classes: Points) -> Ranking:
-        """Give scores that order the classes of each row as their distances do.
-
-        Parameters
-        ----------
-        rows, classes : Points
-            What `rows` and `classes` gave.
-
-        Returns
-        -------
-        Ranking
-            Scores, what they lack, and how far they may be off.
-        """
+        """Give scores that order the classes of each row as their distances do."""
         if self.scheme in ("class", "dense"):
             square_bc, size_bc = self.expand(rows, classes)
             return Ranking(square_bc, rows.square_n.new_zeros(()), self.error(size_bc))
@@ -238,150 +205,49 @@ class Space:
             size_b = torch.add(largest, (rest_b * largest).sqrt_(), alpha=2)
         return Ranking(score_bc, rest_b.unsqueeze(1), self.error(size_b).unsqueeze(1))
 
-    def _expand_cosine(self, rows: Points, classes: Points) -> Expansion:
-        assert classes.weight is not None
-        length_bc = rows.vectors_nd.square() @ classes.weight.mT * classes.square_n
-        full_bc = length_bc > 0
-        product_bc = rows.vectors_nd @ classes.vectors_nd.mT
-        cosine_bc = product_bc * torch.where(full_bc, length_bc, 1).rsqrt() * full_bc
-        return Expansion(2 - 2 * cosine_bc, torch.full_like(cosine_bc, 2))
-
     def error(self, size_bc: Tensor) -> Tensor:
-        """Bound the rounding error of squares of the given sizes, that of unit vectors included.
-
-        Parameters
-        ----------
-        size_bc : Tensor
-            Sizes that `expand` gave.
-
-        Returns
-        -------
-        Tensor
-            How far the squares may be off.
-        """
-        error_bc = size_bc.clamp_min(self._least_size) * self.rounding
-        if not self.on_sphere:
-            return error_bc
-        return error_bc + size_bc.sqrt() * (8 * torch.finfo(self.dtype).eps)
+        """Bound the rounding error of squares of the sizes that `expand` gave."""
+        return size_bc.clamp_min(self._least_size) * self.rounding
 
     def in_double(self) -> Space:
-        """Give the same space for `pairs` in float64 (float32 where a device has none).
-
-        Returns
-        -------
-        Space
-            A copy.
-        """
+        """Give the same space for `pairs` in float64 (float32 where a device has none)."""
         exact = copy(self)
-        if not (isinstance(self.middle_d, Tensor) and self.middle_d.device.type == "mps"):
+        if self.middle_d.device.type != "mps":
             exact.dtype = exact.result_dtype = torch.float64
         return exact
-
-    def link(self, square_bc: Tensor) -> Tensor:
-        """Turn squares into distances, in the result's dtype.
-
-        Parameters
-        ----------
-        square_bc : Tensor
-            Squares; those below zero by rounding become zero.
-
-        Returns
-        -------
-        Tensor
-            Distances, with a finite gradient at zero.
-        """
-        if self.distance == "euclidean":
-            tiny = torch.finfo(self.dtype).tiny
-            return torch.where(square_bc > tiny, square_bc, tiny).sqrt() * (square_bc > tiny)
-        distance_bc = square_bc.clamp_min(0)
-        return (distance_bc / 2 if self.on_sphere else distance_bc).to(self.result_dtype)
 
     def pairs(self, x_pd: Tensor, prototypes_pd: Tensor, temperature: Tensor | None) -> Tensor:
         """Give the distances of single pairs by subtraction: exact to the last bits.
 
-        Parameters
-        ----------
-        x_pd, prototypes_pd : Tensor
-            The two vectors of each pair, in the last dimension of any number.
-        temperature : Tensor or None
-            (1, D), or a row for each pair.
-
-        Returns
-        -------
-        Tensor
-            One distance a pair; its gradient is zero where the distance is.
+        The vectors lie in the last of any number of dimensions, and the temperature has one row,
+        or one for each pair. The gradient is zero where the distance is.
         """
         x_pd, prototypes_pd = x_pd.to(self.dtype), prototypes_pd.to(self.dtype)
-        scale = None
-        if self.scheme is not None and temperature is not None:
-            scale = temperature.to(self.dtype).rsqrt()
-        if self.on_sphere:
-            u_pd, no_u = self._units(x_pd, scale)
-            v_pd, no_v = self._units(prototypes_pd, scale)
-            distance_p = ((u_pd - v_pd).square().sum(-1) + no_u + no_v) / 2
-            return torch.where((no_u + no_v) > 0, 1, distance_p).to(self.result_dtype)
-        difference_pd = x_pd - prototypes_pd
-        if scale is not None:
-            difference_pd = difference_pd * scale
-        if self.distance == "euclidean":
-            length_p: Tensor = torch.linalg.vector_norm(difference_pd, dim=-1)
-            return length_p
-        return difference_pd.square().sum(-1)
+        difference_pd = self.distance.difference(x_pd, prototypes_pd)
+        scale = self._scale(temperature)
+        return self.distance.measure(difference_pd if scale is None else difference_pd * scale)
 
-    def _units(self, vectors_pd: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self._any_length:
-            vectors_pd = _of_largest_one(vectors_pd)
-        return unit_rows(vectors_pd if scale is None else vectors_pd * scale)
+    def _scale(self, temperature: Tensor | None) -> Tensor | None:
+        if self.scheme is None or temperature is None:
+            return None
+        return temperature.to(self.dtype).rsqrt()
 
-    def beyond(
-        self,
-        x_pd: Tensor,
-        prototypes: Tensor,
-        temperature: Tensor | None,
-        class_p: Tensor,
-        other_p: Tensor,
-    ) -> Tensor:
-        """Say how much larger the square of one distance is than that of another.
+    def beyond(self, x_pd: Tensor, one: Own, other: Own) -> Tensor:
+        """Say how much larger the square of one distance is than that of another, row by row.
 
         ``|x - c|^2 - |x - o|^2 = (c - o) . (c + o - 2x)``: where a row is so far away that the two
         distances are equal in every digit, this still tells which is shorter.
-
-        Parameters
-        ----------
-        x_pd : Tensor
-            Rows.
-        prototypes, temperature : Tensor, Tensor or None
-            All of them.
-        class_p, other_p : Tensor
-            Which two classes to compare.
-
-        Returns
-        -------
-        Tensor
-            One number a row.
         """
-        x_pd, class_pd, other_pd = (
-            vectors.to(self.dtype) for vectors in (x_pd, prototypes[class_p], prototypes[other_p])
-        )
-        class_t, other_t = (own_temperature(temperature, index) for index in (class_p, other_p))
-        if self.on_sphere:
-            found_p = self.pairs(x_pd, class_pd, class_t)
-            return 2 * (found_p - self.pairs(x_pd, other_pd, other_t))
-        gap_pd = (class_pd - other_pd) * (class_pd + other_pd - 2 * x_pd)
-        if class_t is None or other_t is None:
+        x_pd, c_pd, o_pd = (vectors.to(self.dtype) for vectors in (x_pd, one[0], other[0]))
+        subtract = self.distance.difference
+        gap_pd = subtract(c_pd, o_pd) * subtract(c_pd + o_pd, 2 * x_pd)
+        if one[1] is None or other[1] is None:
             return gap_pd.sum(1)
-        class_w, other_w = (t.to(self.dtype).reciprocal() for t in (class_t, other_t))
+        class_w, other_w = (t.to(self.dtype).reciprocal() for t in (one[1], other[1]))
         gap_pd = gap_pd * class_w
         if self.scheme in ("class", "dense"):
-            gap_pd += (class_w - other_w) * (x_pd - other_pd).square()
+            gap_pd += (class_w - other_w) * subtract(x_pd, o_pd).square()
         return gap_pd.sum(1)
-
-
-def _of_largest_one(vectors_nd: Tensor) -> Tensor:
-    """Scale rows to a largest entry of 1, which changes no angle, so that no square overflows."""
-    largest_n1 = torch.linalg.vector_norm(vectors_nd, torch.inf, dim=-1, keepdim=True)
-    scaled_nd: Tensor = vectors_nd / largest_n1.masked_fill_(largest_n1 == 0, 1)
-    return scaled_nd
 
 
 def _squares(vectors_nd: Tensor) -> Tensor:
@@ -389,3 +255,29 @@ def _squares(vectors_nd: Tensor) -> Tensor:
         return vectors_nd.square().sum(1)
     square_n: Tensor = torch.linalg.vector_norm(vectors_nd, dim=1).square()  # without a copy
     return square_n
+
+
+def exact_distances(space: Space, inputs: Inputs, class_bk: Tensor) -> Tensor:
+    """Measure each row from some classes of its own by subtraction in float64."""
+    exact, x_bd = space.in_double(), inputs.x_bd
+    n_rows, n_features = x_bd.shape
+    width = class_bk.shape[1] * max(1, n_features)
+    step = _SUBTRACTED_AT_A_TIME // width
+    if x_bd.device.type != "cpu":
+        budget = memory_budget(x_bd.device, n_rows * width * _BYTES_OF_ONE)
+        step = budget // (width * _BYTES_OF_ONE)
+    found = [
+        exact.pairs(x_bd[rows].unsqueeze(1), *inputs.of_classes(class_bk[rows]))
+        for rows in pieces(n_rows, max(1, step))
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def beyond(space: Space, inputs: Inputs, row_p: Tensor, class_p: Tensor, other_p: Tensor) -> Tensor:
+    """Compare the squares of two classes' distances from a row in float64; see `Space.beyond`."""
+    exact, x_bd = space.in_double(), inputs.x_bd
+    found_p = torch.empty(len(row_p), dtype=exact.dtype, device=x_bd.device)
+    for part in pieces(len(row_p), max(1, _SUBTRACTED_AT_A_TIME // max(1, x_bd.shape[1]))):
+        pair = (inputs.of_classes(index_p[part]) for index_p in (class_p, other_p))
+        found_p[part] = exact.beyond(x_bd[row_p[part]], *pair)
+    return found_p

@@ -18,11 +18,11 @@ from protail.ops._memory import Blocks, pieces
 from protail.ops._parts import Parts
 from protail.ops._precision import full_precision
 from protail.ops._rows import add_rows_, own_temperature
-from protail.ops._space import Space
+from protail.ops._space import Inputs
+from protail.ops.distance.base import Distance, as_distance
 
 # Larger pieces fall out of a CPU's caches and take twice the time.
 _CACHED_BYTES = 32 * 2**20
-
 
 _Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -32,7 +32,7 @@ def loss(
     prototypes: Tensor,
     target: Tensor,
     *,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",
@@ -45,8 +45,8 @@ def loss(
     x, prototypes, target, distance, temperature, adjustment, reduction
         As in the reference form.
     memory_budget : int, optional
-        Bytes to use at most beside inputs and gradients, forward and backward; by default as in
-        `protail.ops.loss`.
+        Bytes to use at most beside inputs and gradients (and vectors that a map has moved), forward
+        and backward; by default as in `protail.ops.loss`.
 
     Returns
     -------
@@ -61,10 +61,12 @@ def loss(
     >>> chunked.loss(x, prototypes, torch.tensor([0]), memory_budget=1000)
     tensor(0.4741)
     """
+    distance = as_distance(distance)
     temperature = check_inputs(x, prototypes, distance, temperature)
-    loss_b: Tensor = _ChunkedLoss.apply(
-        x, prototypes, temperature, adjustment, target, distance, memory_budget
-    )
+    inputs = Inputs(x, prototypes, temperature)
+    if distance.tensors():  # the pieces pull at the inputs only
+        inputs, adjustment, distance = distance.flat(inputs, adjustment)
+    loss_b: Tensor = _ChunkedLoss.apply(*inputs, adjustment, target, distance, memory_budget)
     if reduction == "none":
         return loss_b
     return loss_b.sum() if reduction == "sum" else loss_b.mean()
@@ -74,12 +76,12 @@ class _Problem:
     """One loss to compute: its inputs, its space and its pieces."""
 
     def __init__(
-        self, inputs: _Inputs, target_b: Tensor, distance: str, budget: int | None
+        self, inputs: _Inputs, target_b: Tensor, distance: Distance, budget: int | None
     ) -> None:
         x_bd, prototypes_cd, temperature, _ = self.inputs = inputs
         self.target_b = target_b
         self.shared = temperature is not None and temperature.shape[0] == 1
-        self.space = Space(x_bd, prototypes_cd, distance, temperature)
+        self.space = distance.space(distance, x_bd, prototypes_cd, temperature)
         if x_bd.device.type == "cpu":
             budget = _CACHED_BYTES if budget is None else min(budget, _CACHED_BYTES)
         self.blocks = Blocks.within(budget, x_bd, prototypes_cd, self.space.dtype.itemsize)
@@ -110,8 +112,7 @@ class _Problem:
         x_bd, prototypes_cd, temperature, adjustment_c = inputs
         rows = self.space.rows(x_bd, temperature)
         classes = self.space.classes(prototypes_cd, temperature)
-        square_bc = self.space.expand(rows, classes, floor=True).square_bc
-        return _logits(self.space.link(square_bc), adjustment_c)
+        return _logits(self.space.distances(rows, classes, floor=True), adjustment_c)
 
     def own_logits(self, inputs: _Inputs) -> Tensor:
         x_bd, prototypes_bd, temperature, adjustment_b = inputs
@@ -127,18 +128,9 @@ class _ChunkedLoss(torch.autograd.Function):
     """The loss of each row, by pieces in both directions."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-        target_b: Tensor,
-        distance: str,
-        budget: int | None,
-    ) -> Tensor:
-        inputs = (x_bd, prototypes_cd, temperature, adjustment_c)
-        problem = _Problem(inputs, target_b, distance, budget)
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        *inputs, target_b, distance, budget = given
+        problem, x_bd = _Problem(tuple(inputs), target_b, distance, budget), given[0]
         loss_b = x_bd.new_empty(len(x_bd), dtype=problem.space.result_dtype)
         log_total_b = torch.empty_like(loss_b)
         with full_precision(x_bd.device):

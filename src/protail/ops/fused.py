@@ -17,24 +17,10 @@ from torch.autograd.function import once_differentiable
 
 from protail._messages import unknown_name
 from protail.ops._arguments import check_inputs, compute_dtype, scheme_of
-from protail.ops._precision import full_precision, rounding
-from protail.ops._rows import sum_rows, unit_rows
-
-
-class _Link(NamedTuple):
-    """How a logit follows from the square: ``-rate * sqrt(square)`` or ``-rate * square``."""
-
-    root: bool
-    rate: float
-
-
-# A cosine distance is half the square between unit vectors.
-_LINKS = {
-    "euclidean": _Link(True, 0.5),
-    "sqeuclidean": _Link(False, 0.5),
-    "cosine": _Link(False, 0.25),
-}
-
+from protail.ops._precision import full_precision, rounding, smallest_length
+from protail.ops._rows import sum_rows
+from protail.ops._space import Inputs
+from protail.ops.distance.base import Distance, as_distance
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -44,7 +30,7 @@ def loss(
     prototypes: Tensor,
     target: Tensor,
     *,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",
@@ -73,6 +59,7 @@ def loss(
     >>> fused.loss(x, prototypes, torch.tensor([0]))
     tensor(0.4741)
     """
+    distance = as_distance(distance)
     temperature = check_inputs(x, prototypes, distance, temperature)
     if scheme_of(temperature) == "dense":
         raise ValueError("temperature is dense; expected a channel or class temperature, or None.")
@@ -83,50 +70,22 @@ def loss(
     temperature = None if temperature is None else temperature.to(dtype)
     adjustment = None if adjustment is None else adjustment.to(dtype)
     with full_precision(x.device):
-        if distance == "cosine":
-            x, prototypes, adjustment = _to_sphere(x, prototypes, temperature, adjustment)
-            temperature = None
-        result: Tensor = _FusedLoss.apply(
-            x, prototypes, temperature, adjustment, target, _LINKS[distance], reduction
-        )
+        inputs, adjustment, distance = distance.flat(Inputs(x, prototypes, temperature), adjustment)
+        result: Tensor = _FusedLoss.apply(*inputs, adjustment, target, distance, reduction)
         return result
-
-
-def _to_sphere(
-    x_bd: Tensor, prototypes_cd: Tensor, temperature: Tensor | None, adjustment_c: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Make unit vectors of both sides, so that the square is twice the cosine distance."""
-    idle_c = torch.zeros((), dtype=x_bd.dtype, device=x_bd.device)
-    if scheme_of(temperature) == "channel" and temperature is not None:
-        scale = temperature.rsqrt()
-        x_bd, prototypes_cd = x_bd * scale, prototypes_cd * scale
-    elif temperature is not None:
-        idle_c = 0 * temperature.squeeze(1)  # no effect; its gradient is zero, not missing
-    units_bd, _ = unit_rows(x_bd)  # a row without direction moves all its logits alike
-    units_cd, zero_c = unit_rows(prototypes_cd)
-    offset_c = idle_c - _LINKS["cosine"].rate * zero_c
-    return units_bd, units_cd, offset_c if adjustment_c is None else adjustment_c + offset_c
 
 
 class _FusedLoss(torch.autograd.Function):
     """The loss, whose gradients are ready before anyone asks for them."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x_bd: Tensor,
-        prototypes_cd: Tensor,
-        temperature: Tensor | None,
-        adjustment_c: Tensor | None,
-        target_b: Tensor,
-        link: _Link,
-        reduction: str,
-    ) -> Tensor:
-        state = _measure(x_bd, prototypes_cd, temperature, target_b, link)
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        x_bd, prototypes_cd, temperature, adjustment_c, target_b, distance, reduction = given
+        state = _measure(Inputs(x_bd, prototypes_cd, temperature), target_b, distance)
         if adjustment_c is None:
-            logits_bc = state.distance_bc * -link.rate
+            logits_bc = state.distance_bc * -distance.rate
         else:
-            logits_bc = torch.sub(adjustment_c, state.distance_bc, alpha=link.rate)
+            logits_bc = torch.sub(adjustment_c, state.distance_bc, alpha=distance.rate)
         log_p_bc = logits_bc.log_softmax(1)
         result = F.nll_loss(log_p_bc, target_b, reduction=reduction)
         needs = ctx.needs_input_grad[:4]
@@ -145,7 +104,7 @@ class _FusedLoss(torch.autograd.Function):
 class _State(NamedTuple):
     """What the gradients need of the forward pass; the own class apart from the others."""
 
-    link: _Link
+    distance: Distance
     u_bd: Tensor
     v_cd: Tensor
     distance_bc: Tensor
@@ -156,9 +115,8 @@ class _State(NamedTuple):
     by_class: Tensor | None  # 1 / T, (C, 1)
 
 
-def _measure(
-    x_bd: Tensor, prototypes_cd: Tensor, temperature: Tensor | None, target_b: Tensor, link: _Link
-) -> _State:
+def _measure(inputs: Inputs, target_b: Tensor, distance: Distance) -> _State:
+    x_bd, prototypes_cd, temperature = inputs
     middle_d = prototypes_cd.mean(0)
     u_bd, v_cd = x_bd - middle_d, prototypes_cd - middle_d
     own_bd = x_bd - prototypes_cd.index_select(0, target_b)
@@ -169,7 +127,7 @@ def _measure(
     elif temperature is not None:
         by_class = temperature.reciprocal()
     # Lifted by its rounding error as in Space.expand.
-    lift = rounding(x_bd.shape[1], x_bd.dtype, x_bd.device) if link.root else 0.0
+    lift = rounding(x_bd.shape[1], x_bd.dtype, x_bd.device) if distance.lifts else 0.0
     square_c = torch.linalg.vector_norm(v_cd, dim=1).square_()
     length_b1 = torch.linalg.vector_norm(u_bd, dim=1, keepdim=True)
     # In place: addmm would copy what it adds to first.
@@ -179,12 +137,9 @@ def _measure(
     if by_class is not None:
         distance_bc *= by_class.mT
         own_b1 *= by_class.index_select(0, target_b).sqrt_()
-    if link.root:
-        distance_bc.clamp_min_(_smallest(x_bd.dtype) ** 2).sqrt_()
-    else:
-        own_b1.square_()
+    distance.link_(distance_bc, own_b1)
     distance_bc.scatter_(1, target_b.unsqueeze(1), own_b1)
-    return _State(link, u_bd, v_cd, distance_bc, own_bd, own_b1, target_b, by_channel, by_class)
+    return _State(distance, u_bd, v_cd, distance_bc, own_bd, own_b1, target_b, by_channel, by_class)
 
 
 def _gradients(
@@ -192,12 +147,12 @@ def _gradients(
 ) -> list[Tensor | None]:
     """Give the gradients by features, prototypes, temperature and adjustment; takes p_bc over."""
     needs_x, _, needs_temperature, needs_adjustment = needs
-    link, u_bd, v_cd, by_class = state.link, state.u_bd, state.v_cd, state.by_class
+    distance, u_bd, v_cd, by_class = state.distance, state.u_bd, state.v_cd, state.by_class
     grad_x = grad_temperature = grad_adjustment = None
     target_b1 = state.target_b.unsqueeze(1)
     # By logit: every class pulls by p, the own class by p - 1. The factor, that of the distance in
     # the logit, comes last, where it costs nothing.
-    factor = -link.rate * weight
+    factor = -distance.rate * weight
     pull_own_b1 = p_bc.gather(1, target_b1).sub_(1)
     if needs_adjustment or (needs_temperature and by_class is not None):
         all_bc = p_bc.scatter(1, target_b1, pull_own_b1)
@@ -205,17 +160,14 @@ def _gradients(
             grad_adjustment = all_bc.sum(0).mul_(weight)
         if by_class is not None:
             energy_c = all_bc.mul_(state.distance_bc).sum(0)
-            energy_c.mul_(factor * (-0.5 if link.root else -1.0))
+            energy_c.mul_(factor * -distance.power / 2)
             grad_temperature = energy_c.unsqueeze(1) * by_class
 
-    # What multiplies (x - c): twice the slope by the square. Cancellation would spoil the own
-    # class, the nearest one, so its row goes by subtraction and not through the products.
+    # What multiplies (x - c): the distance knows. Cancellation would spoil the own class, the
+    # nearest one, so its row goes by subtraction and not through the products.
     pull_bc = p_bc
-    if link.root:
-        pull_bc /= state.distance_bc
-        pull_own_b1 /= state.own_b1.clamp_min(_smallest(u_bd.dtype))
-    else:
-        factor *= 2
+    distance.pull_(pull_own_b1, state.own_b1.clamp_min(smallest_length(u_bd.dtype)))
+    factor *= distance.pull_(pull_bc, state.distance_bc)
     pull_bc.scatter_(1, target_b1, 0)
     if by_class is not None:
         pull_bc *= by_class.mT
@@ -238,9 +190,3 @@ def _gradients(
         grad_c *= state.by_channel
         grad_x = None if grad_x is None else grad_x.mul_(state.by_channel)
     return [grad_x, grad_c, grad_temperature, grad_adjustment]
-
-
-def _smallest(dtype: torch.dtype) -> float:
-    """Give a length below which squares underflow: shorter differences count as none."""
-    smallest: float = torch.finfo(dtype).tiny ** 0.5 * 1024
-    return smallest

@@ -7,17 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protail.ops._arguments import check_inputs, compute_dtype
-from protail.ops._exact import Inputs
 from protail.ops._gaps import measured
 from protail.ops._precision import full_precision, whole_products
 from protail.ops._rows import own_temperature, take_rows
-from protail.ops._space import Space
+from protail.ops._space import Inputs
+from protail.ops.distance.base import Distance, as_distance
 
 
 def distances(
     x: Tensor,
     prototypes: Tensor,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     *,
     target: Tensor | None = None,
@@ -35,8 +35,8 @@ def distances(
         Feature vectors (batch, channels), of any floating dtype.
     prototypes : Tensor
         One a class (classes, channels).
-    distance : str
-        ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
+    distance : str or Distance
+        ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"``, or an object: see `protail.ops.distance`.
     temperature : Tensor, optional
         Positive: (1, channels), (classes, 1) or (classes, channels). Divides each squared
         difference; for cosine both vectors are divided by its root first.
@@ -59,22 +59,24 @@ def distances(
     >>> distances(x, prototypes, "sqeuclidean", torch.tensor([[1.0, 2.0]]))
     tensor([[9., 8.]])
     """
+    distance = as_distance(distance)
     temperature = check_inputs(x, prototypes, distance, temperature)
     dtype = compute_dtype(x, prototypes, temperature)
     # Once, here: gradients then add up in this dtype and are rounded to the inputs' at the end.
     x, prototypes = x.to(dtype), prototypes.to(dtype)
     temperature = None if temperature is None else temperature.to(dtype)
     tracked = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (x, prototypes, temperature)
+        tensor is not None and tensor.requires_grad
+        for tensor in (x, prototypes, temperature, *distance.tensors())
     )
     measurable = not tracked and _shapes_may_depend_on_data(x)
     with whole_products(x.device) if measurable else full_precision(x.device):
-        space = Space(x, prototypes, distance, temperature, any_length=measurable)
+        space = distance.space(distance, x, prototypes, temperature, any_length=measurable)
         if measurable:
             distance_bc = measured(space, Inputs(x, prototypes, temperature)).distances()
         else:
             placed = space.rows(x, temperature), space.classes(prototypes, temperature)
-            distance_bc = space.link(space.expand(*placed, floor=tracked).square_bc)
+            distance_bc = space.distances(*placed, floor=tracked)
         if temperature is not None and space.scheme is None:
             # Without effect, but not unused: its gradient is zero rather than missing.
             distance_bc = distance_bc + 0 * temperature.mT
@@ -93,7 +95,7 @@ def _shapes_may_depend_on_data(x: Tensor) -> bool:
 def logits(
     x: Tensor,
     prototypes: Tensor,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     *,
     target: Tensor | None = None,
@@ -125,7 +127,7 @@ def loss(
     prototypes: Tensor,
     target: Tensor,
     *,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",

@@ -14,22 +14,20 @@ import torch
 from torch import Tensor
 
 from protail.ops._arguments import check_inputs
-from protail.ops._exact import Inputs, beyond, exact_distances
 from protail.ops._memory import Blocks, pieces
 from protail.ops._parts import TopK
 from protail.ops._precision import whole_products
-from protail.ops._space import Points, Space
+from protail.ops._space import Inputs, Points, Space, beyond, exact_distances
+from protail.ops.distance.base import Distance, as_distance
 
 # Scores of this size stay in a CPU's last cache between the product and the minimum. Smaller ones
 # would only start more parallel regions, which is slow where other programs keep the cores busy.
 _CACHED_BYTES = 16 * 2**20
 _CACHED_CLASSES = 8192
 _CACHED_ROWS = 64
-# Copies of a block that choosing candidates needs; that a list of all candidate pairs needs; and
-# copies of the vectors (more where they are scaled first).
+# Copies of a block that choosing candidates needs; that a list of all candidate pairs needs.
 _COPIES = 4
 _PAIR_COPIES = 32
-_VECTOR_COPIES = {False: 2, True: 4}
 # Distances that differ by less, as a part of themselves, are compared without a root.
 _NEARLY_EQUAL = 2.0**-36
 
@@ -39,7 +37,7 @@ def nearest(
     x: Tensor,
     prototypes: Tensor,
     *,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     memory_budget: int | None = None,
 ) -> Tensor:
@@ -65,24 +63,18 @@ def nearest(
     >>> nearest(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]))
     tensor([0])
     """
+    distance = as_distance(distance)
     inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
     if len(x) == 0:
         return torch.empty(0, dtype=torch.int64, device=x.device)
     with whole_products(x.device):
-        space = Space(*inputs[:2], distance, inputs.temperature, any_length=True)
+        space = distance.space(distance, *inputs, any_length=True)
         lowest = _scan(space, inputs, memory_budget, _Lowest.of)
-    class_b = lowest.class_b
-    if bool(lowest.open_b.any()):
-        open_b = lowest.open_b.nonzero().squeeze(1)
-        exact = top_k(
-            x[open_b],
-            prototypes,
-            1,
-            distance=distance,
-            temperature=temperature,
-            memory_budget=memory_budget,
-        )
-        class_b[open_b] = exact.classes_bk.squeeze(1)
+        class_b = lowest.class_b
+        if bool(lowest.open_b.any()):
+            open_b = lowest.open_b.nonzero().squeeze(1)
+            exact = _exactly(space, inputs.of_rows(open_b), 1, memory_budget)
+            class_b[open_b] = exact.classes_bk.squeeze(1)
     return class_b
 
 
@@ -126,7 +118,7 @@ def top_k(
     prototypes: Tensor,
     k: int,
     *,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     memory_budget: int | None = None,
 ) -> TopK:
@@ -154,13 +146,14 @@ def top_k(
     >>> top_k(torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 1.0]]), 2)
     TopK(distances_bk=tensor([[1., 3.]]), classes_bk=tensor([[2, 0]]))
     """
+    distance = as_distance(distance)
     inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
     if not 1 <= k <= len(prototypes):
         raise ValueError(f"k={k!r}; expected 1 to {len(prototypes)}, the number of classes.")
     if len(x) == 0:
         return TopK(x.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=x.device))
     with whole_products(x.device):
-        space = Space(*inputs[:2], distance, inputs.temperature, any_length=True)
+        space = distance.space(distance, *inputs, any_length=True)
         found = _exactly(space, inputs, k, memory_budget)
     return found._replace(distances_bk=found.distances_bk.to(space.result_dtype))
 
@@ -183,14 +176,10 @@ def _exactly(space: Space, inputs: Inputs, k: int, budget: int | None) -> TopK:
 
 
 def _in_wider_numbers(
-    distance: str, inputs: Inputs, factor: float, k: int, budget: int | None
+    distance: Distance, inputs: Inputs, factor: float, k: int, budget: int | None
 ) -> TopK:
-    x, prototypes, scale = inputs
-    found = _exactly(Space(x, prototypes, distance, scale, any_length=True), inputs, k, budget)
-    distance_bk = found.distances_bk * factor
-    if distance == "sqeuclidean":
-        distance_bk *= factor
-    return TopK(distance_bk, found.classes_bk)
+    found = _exactly(distance.space(distance, *inputs, any_length=True), inputs, k, budget)
+    return found._replace(distances_bk=distance.times(found.distances_bk, factor))
 
 
 def _put(found: TopK, rows_b: Tensor, part: TopK) -> None:
@@ -247,8 +236,8 @@ def _scan(
 ) -> _Part:
     """Look at all rows and classes, in pieces where they are many."""
     x, prototypes, scale = inputs
-    vector_copies = _VECTOR_COPIES[space.on_sphere]
-    blocks = Blocks.within(budget, x, prototypes, space.dtype.itemsize, _COPIES, vector_copies)
+    sizes = space.dtype.itemsize, _COPIES, space.distance.vector_copies
+    blocks = Blocks.within(budget, x, prototypes, *sizes)
     if x.device.type == "cpu":
         blocks = _cached(blocks, space.dtype.itemsize)
     whole: _Part | None = None

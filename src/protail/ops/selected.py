@@ -12,6 +12,7 @@ from protail._messages import unknown_name
 from protail.ops import chunked, fused, reference
 from protail.ops._arguments import check_inputs, check_target, compute_dtype, scheme_of
 from protail.ops._memory import Blocks
+from protail.ops.distance.base import Distance, as_distance
 
 _REDUCTIONS = ("mean", "none", "sum")
 
@@ -21,7 +22,7 @@ def loss(
     prototypes: Tensor,
     target: Tensor,
     *,
-    distance: str = "euclidean",
+    distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     adjustment: Tensor | None = None,
     reduction: str = "mean",
@@ -40,8 +41,8 @@ def loss(
         One a class (classes, channels).
     target : Tensor
         Class index of each row.
-    distance : str
-        ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
+    distance : str or Distance
+        ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"``, or an object: see `protail.ops.distance`.
     temperature : Tensor, optional
         Positive: (1, channels), (classes, 1) or (classes, channels).
     adjustment : Tensor, optional
@@ -69,9 +70,10 @@ def loss(
     """
     if reduction not in _REDUCTIONS:
         raise ValueError(unknown_name("reduction", reduction, _REDUCTIONS))
+    distance = as_distance(distance)
     temperature = check_inputs(x, prototypes, distance, temperature)
     target = check_target(target, x.shape[0])
-    form = _form(x, prototypes, distance, temperature, reduction, memory_budget)
+    form = _form(x, prototypes, temperature, reduction, memory_budget)
     return form(
         x,
         prototypes,
@@ -86,7 +88,6 @@ def loss(
 def _form(
     x: Tensor,
     prototypes: Tensor,
-    distance: str,
     temperature: Tensor | None,
     reduction: str,
     memory_budget: int | None,

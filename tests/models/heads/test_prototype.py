@@ -13,6 +13,7 @@ from sklearn.neighbors import NearestCentroid
 
 from protail import ops
 from protail.models.heads import PrototypeHead
+from protail.ops.distance import Mahalanobis
 from reference import distances as naive
 from reference.problems import DISTANCES, SCHEMES, make_problem
 
@@ -362,3 +363,44 @@ def test_repr_shows_the_options():
     assert "3, 2, distance='euclidean', temperature=None" in repr(PrototypeHead(3, 2))
     square = PrototypeHead(3, 2, temperature="class", temperature_form="square")
     assert "temperature='class', temperature_form='square', normalize=None" in repr(square)
+
+
+def test_a_shared_metric_is_learned_with_the_head():
+    problem = make_problem(1, (6, 5, 4), "mahalanobis", "channel")
+    options = {"distance": "mahalanobis", "temperature": "channel"}
+    head = PrototypeHead(5, 4, **options).double().set_prototypes(problem.prototypes)
+    plain = PrototypeHead(5, 4, temperature="channel").double().set_prototypes(problem.prototypes)
+    torch.testing.assert_close(head(problem.x), plain(problem.x))  # it begins as the identity
+    with torch.no_grad():
+        head.metric.matrix.copy_(problem.distance.matrix)
+        head.log_temperature.copy_(problem.temperature.log())
+    head.loss(problem.x, problem.target, problem.adjustment).backward()
+    _, by_prototypes, _, _, by_matrix = problem.naive_gradients()
+    np.testing.assert_allclose(head.prototypes.grad, by_prototypes, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(head.metric.matrix.grad, by_matrix, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(head.distances(problem.x).detach(), problem.naive_distances())
+    assert [len(group["params"]) for group in head.parameter_groups()] == [1, 2]
+    other = PrototypeHead(5, 4, **options).double()
+    other.load_state_dict(head.state_dict())
+    assert torch.equal(other(problem.x), head(problem.x))
+    assert torch.equal(copy.deepcopy(head)(problem.x), head(problem.x))
+
+
+@pytest.mark.parametrize("n_made", [2, 4])
+def test_a_given_metric_stays_and_is_saved_with_a_network(n_made, tmp_path):
+    from protail import Network
+    from protail.models.heads import make_head
+
+    torch.manual_seed(0)
+    means, x = torch.randn(3, 4), torch.randn(20, 4)
+    given = Mahalanobis(torch.randn(n_made, 4))
+    head = make_head("prototype", 3, 4, distance=given).set_prototypes(means)
+    assert [name for name, _ in head.named_parameters()] == ["prototypes"]
+    torch.testing.assert_close(
+        head(x), PrototypeHead(3, n_made).set_prototypes(means @ given.matrix.T)(x @ given.matrix.T)
+    )
+    Network(head, ["a", "b", "c"]).save(tmp_path / "model")
+    restored = Network.load(tmp_path / "model")
+    with torch.no_grad():
+        assert torch.equal(restored.head(x), head(x))
+    assert "distance='mahalanobis'" in repr(restored.head)

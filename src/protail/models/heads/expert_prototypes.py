@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from protail.models.heads.experts import HeadPerExpert
 from protail.models.heads.prototype import PrototypeHead, TemperatureForm, TemperatureScheme
 from protail.models.heads.registry import register_head
+from protail.ops import Distance
 from protail.options import Count, Positive
 
 
@@ -25,8 +26,9 @@ class ExpertPrototypeHead(HeadPerExpert):
         Length of a feature vector; the experts' parts stand in it side by side.
     experts : int
         How many experts the backbone has.
-    distance : str
-        ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
+    distance : str or Distance
+        ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"``, ``"mahalanobis"`` (for each expert a map
+        of its own), or one of your own.
     temperature : str, optional
         ``"channel"``, ``"class"`` or ``"dense"``: what has a temperature of its own, for each
         expert another.
@@ -64,7 +66,7 @@ class ExpertPrototypeHead(HeadPerExpert):
         n_features: int,
         *,
         experts: Count = 3,
-        distance: str = "euclidean",
+        distance: str | Distance = "euclidean",
         temperature: TemperatureScheme | None = None,
         temperature_form: TemperatureForm = "exp",
         initial_temperature: Positive = 1.0,
@@ -92,9 +94,8 @@ class ExpertPrototypeHead(HeadPerExpert):
 
     @property
     def temperatures(self) -> list[nn.Parameter]:
-        """The parameters that hold the experts' temperatures; none without temperatures."""
-        learned = [head.learned_temperature for head in self._heads()]
-        return [parameter for parameter in learned if parameter is not None]
+        """What learns at the temperatures' own learning rate, of all experts."""
+        return [parameter for head in self._heads() for parameter in head.temperatures]
 
     def set_prototypes(self, prototypes: Tensor) -> Self:
         """Copy prototypes into the heads.

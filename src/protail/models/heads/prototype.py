@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from protail import ops
 from protail.models.heads.registry import register_head
-from protail.ops import add_rows_, check_distance, compute_dtype
+from protail.ops import Distance, add_rows_, compute_dtype, make_distance
+from protail.ops.distance import DISTANCES
 from protail.options import Count, OneOf, Positive, checked
 from protail.profile import class_codes
 
@@ -38,8 +39,9 @@ class PrototypeHead(nn.Module):
         Number of classes.
     n_features : int
         Length of a feature vector.
-    distance : str
-        ``"euclidean"``, ``"sqeuclidean"`` or ``"cosine"``.
+    distance : str or Distance
+        ``"euclidean"``, ``"sqeuclidean"``, ``"cosine"``, ``"mahalanobis"`` (a linear map for all
+        classes, learned at the temperatures' rate), or one of your own.
     temperature : str, optional
         ``"channel"``, ``"class"`` or ``"dense"``: what has a temperature of its own. It divides
         squared differences (for cosine, both vectors by its root first).
@@ -56,6 +58,8 @@ class PrototypeHead(nn.Module):
     ----------
     prototypes : Parameter
         (classes, channels); zero until they are set.
+    metric : Distance
+        What measures; a map of its own is saved with the head.
     log_temperature, root_temperature : Parameter or None
         (1, channels), (classes, 1) or (classes, channels): one of them for each form.
 
@@ -86,7 +90,7 @@ class PrototypeHead(nn.Module):
         n_classes: Count,
         n_features: Count,
         *,
-        distance: str = "euclidean",
+        distance: str | Distance = "euclidean",
         temperature: TemperatureScheme | None = None,
         temperature_form: TemperatureForm = "exp",
         initial_temperature: Positive = 1.0,
@@ -94,7 +98,8 @@ class PrototypeHead(nn.Module):
     ) -> None:
         super().__init__()
         self.check_options(distance, temperature, temperature_form, initial_temperature)
-        self.distance = distance
+        self.metric = make_distance(distance, n_features)
+        self.distance = self.metric.name
         self.temperature_scheme = temperature
         self.temperature_form = temperature_form
         self.normalize = normalize
@@ -103,21 +108,22 @@ class PrototypeHead(nn.Module):
             self.register_parameter(name, None)
         if temperature is not None:
             n_rows = 1 if temperature == "channel" else n_classes
-            n_columns = 1 if temperature == "class" else n_features
+            n_columns = 1 if temperature == "class" else self.metric.width(n_features)
             logarithm = torch.full((n_rows, n_columns), math.log(initial_temperature))
             learned = nn.Parameter(self._from_logarithm(logarithm))
             self.register_parameter(_PARAMETERS[temperature_form], learned)
 
     @staticmethod
     def check_options(
-        distance: str,
+        distance: str | Distance,
         temperature: str | None,
         temperature_form: str,
         initial_temperature: float,
         normalize: float | None = None,
     ) -> None:
         """Raise unless the names are known and go together."""
-        check_distance(distance)
+        if not isinstance(distance, Distance):
+            DISTANCES.factory(distance)
         for name, value, unused in (
             ("temperature_form", temperature_form, "exp"),
             ("initial_temperature", initial_temperature, 1.0),
@@ -153,7 +159,8 @@ class PrototypeHead(nn.Module):
     @property
     def temperatures(self) -> list[nn.Parameter]:
         """What learns at the temperatures' own learning rate."""
-        return [] if self.learned_temperature is None else [self.learned_temperature]
+        learned = (self.learned_temperature, *self.metric.tensors())
+        return [each for each in learned if isinstance(each, nn.Parameter)]
 
     @classmethod
     def from_means(
@@ -192,9 +199,9 @@ class PrototypeHead(nn.Module):
         return head.to(means_cd.device, dtype).set_prototypes(means_cd)
 
     @property
-    def _metric(self) -> dict[str, Any]:
+    def _measured(self) -> dict[str, Any]:
         """What the functions of `protail.ops` take to measure as this head does."""
-        return {"distance": self.distance, "temperature": self.temperature}
+        return {"distance": self.metric, "temperature": self.temperature}
 
     def set_prototypes(self, prototypes: Tensor) -> Self:
         """Copy prototypes into the head.
@@ -265,7 +272,7 @@ class PrototypeHead(nn.Module):
         Tensor
             (batch, classes), float64 if an input is, otherwise float32.
         """
-        return ops.logits(self.normalized(x), self.prototypes, **self._metric)
+        return ops.logits(self.normalized(x), self.prototypes, **self._measured)
 
     def distances(self, x: Tensor) -> Tensor:
         """Measure the distance of every row from every prototype.
@@ -288,7 +295,7 @@ class PrototypeHead(nn.Module):
         ...     PrototypeHead(2, 2).distances(torch.tensor([[3.0, 4.0]]))
         tensor([[5., 5.]])
         """
-        return ops.distances(self.normalized(x), self.prototypes, **self._metric)
+        return ops.distances(self.normalized(x), self.prototypes, **self._measured)
 
     def loss(
         self,
@@ -333,7 +340,7 @@ class PrototypeHead(nn.Module):
             adjustment=adjustment,
             reduction=reduction,
             memory_budget=memory_budget,
-            **self._metric,
+            **self._measured,
         )
 
     def nearest(self, x: Tensor) -> Tensor:
@@ -358,7 +365,7 @@ class PrototypeHead(nn.Module):
         tensor([1, 0])
         """
         with torch.no_grad():
-            return ops.nearest(self.normalized(x), self.prototypes, **self._metric)
+            return ops.nearest(self.normalized(x), self.prototypes, **self._measured)
 
     def top_k(self, x: Tensor, k: int) -> ops.TopK:
         """Find the k nearest prototypes of each row, nearest first.
@@ -384,7 +391,7 @@ class PrototypeHead(nn.Module):
         tensor([[1, 0]])
         """
         with torch.no_grad():
-            return ops.top_k(self.normalized(x), self.prototypes, k, **self._metric)
+            return ops.top_k(self.normalized(x), self.prototypes, k, **self._measured)
 
     def parameter_groups(
         self, lr: float = 4.0, temperature_lr: float = 0.005, momentum: float = 0.9
@@ -401,7 +408,7 @@ class PrototypeHead(nn.Module):
         Returns
         -------
         list of dict
-            One group for prototypes, one for temperatures where there are any.
+            One group for prototypes, one for temperatures and a learned map where there are any.
 
         Examples
         --------

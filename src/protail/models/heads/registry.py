@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from protail._registry import Registry
+from protail.ops import Distance
 
 Head = TypeVar("Head", bound=Callable[..., nn.Module])
 
@@ -95,7 +96,11 @@ def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.
     PrototypeHead(3, 2, distance='cosine', temperature=None, normalize=None)
     """
     head = HEADS.make(name, n_classes, n_features, **options)
-    head.made_by = (name, options)  # type: ignore[assignment]
+    # A distance is made again by its name, and its tensors are the head's.
+    named = {
+        key: each.name if isinstance(each, Distance) else each for key, each in options.items()
+    }
+    head.made_by = (name, named)  # type: ignore[assignment]
     return head
 
 
