@@ -39,7 +39,7 @@ here() {
     return 2
   fi
   PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m protail_paper bench "$@" \
-    --results "$out/results" --budget "$budget" ${draws[@]/#/--draw=} ${BENCH_OPTIONS:-} &
+    --results "$out/results" --budget "$budget" ${draws[@]/#/--subset=} ${BENCH_OPTIONS:-} &
   running=$!
   trap 'kill "$running" 2>/dev/null || true' EXIT
   while kill -0 "$running" 2>/dev/null; do

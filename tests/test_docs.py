@@ -101,7 +101,7 @@ def commands(command, words="protail"):
 def test_the_commands_page_shows_the_help_of_every_command():
     from typer.main import get_command
 
-    from protail.cli._app import app
+    from protail.cli.app import app
 
     text = (DOCS / "commands.md").read_text(encoding="utf-8")
     every = commands(get_command(app))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:  # counting classes needs no torch, which takes a second to import
+    import torch
 
 
 def host_array(values: ArrayLike | torch.Tensor) -> NDArray[Any]:
@@ -31,8 +33,8 @@ def host_array(values: ArrayLike | torch.Tensor) -> NDArray[Any]:
     >>> host_array(torch.tensor([3, 1]))
     array([3, 1])
     """
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
     return np.asarray(values)
 
 
@@ -276,4 +278,7 @@ class ClassProfile:
 
 
 # What stands for the class counts of a training set wherever they are asked for.
-Counts = ArrayLike | torch.Tensor | ClassProfile
+if TYPE_CHECKING:
+    Counts = ArrayLike | torch.Tensor | ClassProfile
+else:
+    Counts = Any

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from protail._messages import counted
 from protail.data.images import long_tailed_counts
 from protail.experiments import aside_counts
+from protail.utils import counted
 from protail_paper.cells import Cells, Summary, summarize
 from protail_paper.page_methods import (
     MISSING,

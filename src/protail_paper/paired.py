@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import unknown_name
 from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset, long_tailed_counts
 from protail.profile import ClassProfile
+from protail.utils import unknown_name
 from protail_paper.cells import VIEWS, Result
 from protail_paper.paper import GROUPS
 from protail_paper.scores import unpack_bits

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from protail import PrototypeClassifier
-from protail.cli._feature_options import FeatureOptions
-from protail.cli._prediction_job import PredictionJob
-from protail.cli._sources import Model, open_sources
+from protail.cli.options import FeatureOptions
+from protail.cli.predict import PredictionJob
+from protail.cli.sources import Model, open_sources
 from reference.rows import long_tailed_rows
 
 ROWS, CODES = long_tailed_rows(counts=(40, 20, 8), width=4)

@@ -64,9 +64,7 @@ def test_the_table(protail, run):
             assert rows[label] == f"{100 * recorded[stage][mode]['all']:.1f}"
 
 
-@pytest.mark.parametrize(
-    ("option", "mode"), [("--mirrored", "mirrored"), ("--no-mirrored", "plain")]
-)
+@pytest.mark.parametrize(("option", "mode"), [("--flip", "mirrored"), ("--no-flip", "plain")])
 def test_one_way_only(protail, run, option, mode):
     ended = protail("evaluate", "run", "--dataset", "draw.zip", "--device", "cpu", option, "--json")
     recorded = Run.open(run).evaluation()
@@ -95,9 +93,10 @@ def test_a_run_that_is_not_finished(protail, run):
 
 
 def test_what_is_for_models_and_what_is_for_runs(protail, run, model):
-    refused(protail("evaluate", "run", "test.npz"), "FILES cannot be used here", "run is a run")
+    refused(protail("evaluate", "run", "test.npz"), "test.npz: it is no photo")
+    refused(protail("evaluate", "run", "photos", "--flip"), "photos: there is no such file")
     refused(protail("evaluate", "run", "--features", "X"), "--features cannot be used here")
-    refused(protail("evaluate", "model", "test.npz", "--mirrored"), "--mirrored", "is no run")
+    refused(protail("evaluate", "model", "test.npz", "--flip"), "--flip", "is no run")
     refused(protail("evaluate", "model"), "FILES are missing")
     assert protail("evaluate", "model", "test.npz").code == 0
 
@@ -153,7 +152,7 @@ def test_images_that_a_draw_leaves_are_found_by_its_name(protail, tmp_path, monk
     monkeypatch.setitem(cifar.SOURCES, "cifar10-lt", write_cifar(tmp_path / "c", "cifar10-lt"))
     data = ["--dataset", "cifar10-lt", "--data-root", "c"]
     trained = protail(
-        *("train", "ncm", *data, "--imbalance", 10, "--aside-from", 2, "-o", "run"),
+        *("train", "ncm", *data, "--imbalance", 10, "--validation-from", 2, "-o", "run"),
         *("--device", "cpu", *NOTHING_LEARNED),
     )
     assert trained.code == 0, trained.err

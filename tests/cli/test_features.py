@@ -88,12 +88,12 @@ def test_evaluate(protail, folder, file):
     (folder / file).rename(folder / f"other-{file}")
     arguments = ["evaluate", "run", "--dataset", f"other-{file}", "--device", "cpu"]
     assert protail(*arguments, "--json").json["evaluation"] == Run.open("run").evaluation()
-    assert protail(*arguments, "--no-mirrored").code == 0
-    mirrored = protail(*arguments, "--mirrored")
+    assert protail(*arguments, "--no-flip").code == 0
+    mirrored = protail(*arguments, "--flip")
     if file == "whole.npz":
         assert "classifier (mirrored)" in mirrored.out
     else:
-        refused(mirrored, "--mirrored was given", "x_test_mirror")
+        refused(mirrored, "--flip was given", "x_test_mirror")
     refused(protail("evaluate", "run"), "file of features it was trained on", "--dataset")
     other = "bare.safetensors" if file == "whole.npz" else "whole.npz"
     refused(protail("evaluate", "run", "--dataset", other), "differs in", "features")

@@ -70,7 +70,7 @@ def test_whatever_ends_it(raised, code, kind, words, protail, monkeypatch):
     def judge(*_):
         raise raised
 
-    monkeypatch.setattr("protail.cli._judging.judge", judge)
+    monkeypatch.setattr("protail.cli.sources.judge", judge)
     ended = protail("evaluate", "model", "birds.npz", "--json")
     assert ended.code == code
     assert ended.err == ""

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from protail.cli import _train_progress, app
+from protail.cli import app, progress
 from protail.cli.command import Voice
 from protail.data.images import save_draw
 from protail.evaluation import Evaluation
@@ -128,7 +128,7 @@ def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
     save_draw(tiny_data(imbalance=2), folder / "wide.zip")
     wide = ["--dataset", "wide.zip"]
     given = ["train", "tiny.toml", *wide, *NOTHING_LEARNED, "--imbalance", 10]
-    ended = protail(*given, "--aside-from", 2, "--json")
+    ended = protail(*given, "--validation-from", 2, "--json")
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
     assert run["run"].endswith("-patterns-10-first-aside-seed0")
@@ -147,20 +147,29 @@ def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
     assert "others than those of the run" in other.last_line
     narrow = protail("evaluate", run["run"], "--dataset", "draw.zip")
     assert "too few images for imbalance 2" in narrow.last_line
-    resumed = protail(*given, "--aside-from", 2, "--resume")
+    resumed = protail(*given, "--validation-from", 2, "--resume")
     assert "Nothing is left to do" in resumed.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--aside-from", 2, "--held-out", 0.2], "--held-out 0.2 and --aside-from 2 are given"),
-        (["--aside-from", 0.5], "--aside-from 0.5; expected a ratio of at least 1"),
-        (["--aside-from", 10], "no more images at imbalance 10 than at 10"),
-        (["--aside-from", 20], "no more images at imbalance 20 than at 10"),
-        (["--aside-from", 2], "too few images for imbalance 2"),
-        (["--aside-from", 2, "--dataset", "photos"], "'imagefolder' was not cut to a long tail"),
-        (["--aside-from", 2, "--dataset", "cifar100-lt-features"], "expected images to judge"),
+        (
+            ["--validation-from", 2, "--held-out", 0.2],
+            "--held-out 0.2 and --validation-from",
+        ),
+        (["--validation-from", 0.5], "--validation-from 0.5; expected a ratio of at least 1"),
+        (["--validation-from", 10], "no more images at imbalance 10 than at 10"),
+        (["--validation-from", 20], "no more images at imbalance 20 than at 10"),
+        (["--validation-from", 2], "too few images for imbalance 2"),
+        (
+            ["--validation-from", 2, "--dataset", "photos"],
+            "was not cut to a long tail",
+        ),
+        (
+            ["--validation-from", 2, "--dataset", "cifar100-lt-features"],
+            "expected images",
+        ),
     ],
 )
 def test_no_wider_draw_to_judge_on(words, said, protail, folder):
@@ -382,7 +391,7 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     epochs = ["--set", "representation.epochs=2", "--set", "classifier.epochs=0"]
     ended = protail(*TRAIN, *epochs)
     assert ended.code == 0, ended.err
@@ -393,10 +402,10 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
 
 def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, folder):
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     recipe = load_recipe("wd").with_overrides({"representation.epochs": 40})
     job = Job(recipe, tiny_data(), 4, folder)
-    with _train_progress.training_progress(Voice(False), [job]) as watch:
+    with progress.training_progress(Voice(False), [job]) as watch:
         for epoch in range(21, 41):  # resumed half-way
             watch(Progress(job, epoch, 1.0, {"all": 0.5, "few": 0.25}))
     lines = capsys.readouterr().err.splitlines()
@@ -410,14 +419,14 @@ def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, f
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_bar_leaves_room_for_the_time_left(width, recipe, monkeypatch, folder):
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
     job = Job(load_recipe(recipe), tiny_data(), 4, folder)
     scores = {"all": 0.5, "many": 0.6, "medium": 0.4, "few": 0.25}
-    with _train_progress.training_progress(Voice(False), [job]) as watch:
+    with progress.training_progress(Voice(False), [job]) as watch:
         for epoch in (100, 110, 120):
             watch(Progress(job, epoch, 1.0, scores))
     drawn = re.split(r"[\r\n]|\x1b\[\??\d*[A-Za-z]", screen.getvalue())
@@ -433,10 +442,10 @@ def test_of_several_phases_it_says_which(monkeypatch, capsys, folder):
     job = Job(load_recipe("dro-lt").with_overrides(changes), tiny_data(), 4, folder)
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     for watched in (False, True):
         monkeypatch.setattr(Voice, "is_watched", property(lambda voice, watched=watched: watched))
-        with _train_progress.training_progress(Voice(False), [job]) as watch:
+        with progress.training_progress(Voice(False), [job]) as watch:
             for epoch in range(1, 11):
                 watch(Progress(job, epoch, 1.0))
     lines = capsys.readouterr().err.splitlines()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail import PrototypeClassifier
-from protail.cli._sources import Model, ask
+from protail.cli.sources import Model, ask
 
 N_CLASSES, N_FEATURES = 4, 6
 models = st.tuples(

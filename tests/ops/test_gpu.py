@@ -5,7 +5,7 @@ import torch
 
 from protail.ops import chunked, distances, fused, gaps, loss, nearest, reference, top_k
 from protail.ops._precision import rounding
-from reference.problems import DISTANCES, SCHEMES, make_problem
+from reference.problems import ALL_DISTANCES, DISTANCES, SCHEMES, make_problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,6 +17,8 @@ def on_gpu(problem):
     for name in ("x", "prototypes", "target", "temperature", "adjustment"):
         value = getattr(problem, name)
         setattr(problem, name, None if value is None else value.cuda())
+    if problem.matrix:
+        problem.distance.cuda()
     return problem
 
 
@@ -28,7 +30,7 @@ def forms(scheme):
 
 
 def test_all_forms_equal_the_cpu():
-    for distance in DISTANCES:
+    for distance in ALL_DISTANCES:
         for scheme in SCHEMES:
             shape, dtype = (40, 60, 32), torch.float32
             cpu = make_problem(1, shape, distance, scheme, offset=10.0, dtype=dtype)
@@ -83,7 +85,7 @@ def test_rows_of_every_length_equal_the_cpu(distance):
 
 
 def test_a_training_step_can_be_captured():
-    for distance in DISTANCES:
+    for distance in ALL_DISTANCES:
         for scheme in SCHEMES:
             problem = on_gpu(make_problem(3, (64, 20, 16), distance, scheme, dtype=torch.float32))
             leaves = [problem.prototypes.requires_grad_()]

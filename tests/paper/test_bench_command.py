@@ -161,7 +161,7 @@ def test_draws_are_judged_aside(tmp_path):
 
 
 def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
-    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL]
+    given = ["table8", "--subset", draw, "--device", "cpu", *SMALL]
     ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
     assert "4 cells were run; 0 are missing." in ended.output
     ended = run(*given, "--at-once", 1, folder=tmp_path)
@@ -175,7 +175,7 @@ def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
 
 
 def test_sigterm_keeps_finished_cells_and_the_same_command_goes_on(draw, tmp_path, monkeypatch):
-    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL, "--at-once", 1]
+    given = ["table8", "--subset", draw, "--device", "cpu", *SMALL, "--at-once", 1]
     given += ["--set", "representation.batch_size=512"]
     two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
     with monkeypatch.context() as patch:
@@ -218,7 +218,7 @@ def test_cells_are_taken(tmp_path):
         (["table1", "--backbone", "resnet"], "ResNet-34"),
         (["table9", "--backbone", "ResNet-50"], "no cell on ResNet-50; expected one of ResNet-3"),
         (["status", "table9", "--backbone", "ResNet-50"], "no cell on ResNet-50"),
-        (["table1", "--draw", "nowhere.zip"], "no such file"),
+        (["table1", "--subset", "nowhere.zip"], "no such file"),
         (["table1", "--budget", "long"], "no duration"),
         (["table1", "--set", "classifier.tua=1"], "tau"),
         (["table1", "--only", "wd"], "no training is called like that"),

@@ -230,7 +230,7 @@ def test_no_choice_is_made_on_test_images():
         cells = table.cells(backbone)
         assert len({cell.key for cell in cells}) == len(cells)
         if table.aside_from:
-            assert all("--aside-from 10" in cell.command for cell in cells)
+            assert all("--validation-from 10" in cell.command for cell in cells)
             continue
         assert all(cell.draw.held_out == 0.2 for cell in cells)
         assert {(cell.seed, cell.draw.held_out_seed) for cell in cells} == {

@@ -1,5 +1,13 @@
 """Experiments: a recipe run on data, kept in a folder, resumed, searched over."""
 
+from protail.experiments.data_sets import (
+    check_photos_suffice,
+    check_test_images,
+    expectation,
+    load_data,
+    load_recorded,
+    start_words,
+)
 from protail.experiments.held_out import aside_counts, aside_data, held_out_data
 from protail.experiments.jobs import Job, Progress, data_record, is_done, run_jobs
 from protail.experiments.pipeline import (
@@ -12,6 +20,8 @@ from protail.experiments.pipeline import (
     choose_options,
     cost_of,
     evaluate_heads,
+    evaluate_stages,
+    find_device,
     judge,
     load_stages,
     logits_of_test,
@@ -38,21 +48,29 @@ __all__ = [
     "StepPlan",
     "aside_counts",
     "aside_data",
+    "check_photos_suffice",
+    "check_test_images",
     "choose_options",
     "cost_of",
     "data_record",
     "describe_surroundings",
     "differing_keys",
     "evaluate_heads",
+    "evaluate_stages",
+    "expectation",
+    "find_device",
     "held_out_data",
     "is_alive",
     "is_done",
     "is_run",
     "judge",
+    "load_data",
+    "load_recorded",
     "load_stages",
     "logits_of_test",
     "plan_steps",
     "read_searched_keys",
     "run_jobs",
     "run_search",
+    "start_words",
 ]

@@ -41,6 +41,8 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     >>> held_out_data(DataSet("insects", images, images))
     DataSet(insects: 13 train, 3 test, 3 classes)
     """
+    if not 0 < share < 1:
+        raise ValueError(f"share={share!r} (--held-out); expected a fraction above 0 and below 1.")
     _check_stages(data)
     images = data.train
     kept, held = split(images.labels, share=share, groups=_same_images(images), seed=seed)
@@ -106,7 +108,7 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
         raise ValueError(
             f"{narrow.name}: the smallest class has no more images at imbalance {there} than at "
             f"{here}; expected some more to evaluate on. Take them from a smaller ratio, or learn "
-            "from a larger one (--aside-from, --imbalance)."
+            "from a larger one (--validation-from, --imbalance)."
         )
     if images.subset(_first(images, counts)).fingerprint() != narrow.train.fingerprint():
         raise ValueError(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from protail._messages import unknown_name
+from protail._messages import counted, unknown_name
 from protail.data import make_sampler
 from protail.data.augment import LOADER_NAMES, NAMES
 from protail.data.images import DataSet, FeatureData
@@ -104,16 +104,57 @@ class Options:
     @classmethod
     def automatic(cls, device: str = "auto", **others: Any) -> Options:
         """Choose device and driver: a GPU where there is one, with captured steps."""
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        chosen = torch.device(device)
+        chosen = find_device(device)
         return cls(chosen, "captured" if chosen.type == "cuda" else "plain", **others)
+
+
+def find_device(device: str | torch.device) -> torch.device:
+    """Find where to compute.
+
+    Parameters
+    ----------
+    device : str or torch.device
+        "auto" is a GPU where there is one; or "cpu", "cuda", "cuda:1", ...
+
+    Returns
+    -------
+    torch.device
+        One that is there.
+
+    Examples
+    --------
+    >>> from protail.experiments import find_device
+    >>> find_device("cpu")
+    device(type='cpu')
+    >>> find_device("abacus")
+    Traceback (most recent call last):
+    ValueError: device='abacus' is no device; expected 'auto', 'cpu', 'cuda', 'cuda:0', ...
+    """
+    if isinstance(device, torch.device):
+        return device
+    n_gpus = torch.cuda.device_count()
+    if device == "auto":
+        return torch.device("cuda" if n_gpus else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device={device!r} is no device; expected 'auto', 'cpu', 'cuda', 'cuda:0', ..."
+        )
+    if found.type == "cuda" and (found.index or 0) >= n_gpus:
+        raise ValueError(
+            f"device={device!r} was asked for, but torch can use {counted(n_gpus, 'GPU')}; "
+            "expected one that is there. Use --device auto or cpu."
+        )
+    return found
 
 
 def choose_options(
     recipe: Recipe,
     data: DataSet | FeatureData,
-    device: torch.device,
+    device: str | torch.device,
     *,
     driver: str = "auto",
     compiled: bool | None = None,
@@ -128,8 +169,8 @@ def choose_options(
         What to train.
     data : DataSet or FeatureData
         On what; only images in memory can be part of a captured step.
-    device : torch.device
-        Where.
+    device : str or torch.device
+        Where, as for `find_device`.
     driver : {"auto", "plain", "captured", "fabric"}
         What the user wants.
     compiled : bool or None
@@ -146,6 +187,7 @@ def choose_options(
     """
     if driver not in DRIVERS:
         raise ValueError(unknown_name("driver", driver, DRIVERS))
+    device = find_device(device)
     in_memory = isinstance(data, FeatureData) or data.train.is_resident
     can_capture = device.type == "cuda" and in_memory
     if driver == "captured" and not can_capture:
@@ -406,6 +448,14 @@ def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[s
         }
         if isinstance(features, FrozenFeatures):
             record[stage]["cost"] = cost_of(head, features)
+    return record
+
+
+def evaluate_stages(stages: Mapping[str, Stage]) -> dict[str, Any]:
+    """Evaluate what stages have learned, each on its own features, as `evaluate_heads` does."""
+    record: dict[str, Any] = {}
+    for name, (head, features) in stages.items():
+        record |= evaluate_heads({name: head}, features)
     return record
 
 

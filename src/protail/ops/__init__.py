@@ -3,7 +3,8 @@
 ``distances`` and ``logits`` are plain differentiable torch. ``loss`` takes the fastest form that
 fits: fused, reference or chunked. ``nearest`` and ``top_k`` search; ``gaps`` tells how much farther
 the others are. ``Parts`` and ``TopK`` are what a form that sees only some classes returns, with the
-one rule that merges them.
+one rule that merges them. What is measured, with its gradient, is one file a distance in
+`protail.ops.distance`.
 """
 
 from protail.ops import chunked, fused, reference

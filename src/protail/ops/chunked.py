@@ -131,7 +131,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> Tensor:
         *inputs, target_b, distance, budget = given
         problem, x_bd = _Problem(tuple(inputs), target_b, distance, budget), given[0]
-        loss_b = x_bd.new_empty(len(x_bd), dtype=problem.space.result_dtype)
+        loss_b: Tensor = x_bd.new_empty(len(x_bd), dtype=problem.space.result_dtype)
         log_total_b = torch.empty_like(loss_b)
         with full_precision(x_bd.device):
             for rows in problem.row_pieces():

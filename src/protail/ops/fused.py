@@ -2,7 +2,8 @@
 
 A training step of a small head spends its time on starting kernels, not in them. This form starts
 far fewer than autograd does on the reference form; its gradients need one matrix product (two if
-the features want one as well) and are computed along with the loss.
+the features want one as well) and are computed along with the loss. The gradient of the distance
+itself is the ``pull_`` of its class, in `protail.ops.distance`.
 """
 
 from __future__ import annotations

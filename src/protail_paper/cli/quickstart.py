@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protail.cli.command import Debug, Json, Overwrite, Voice
-from protail.cli.command import command as _command
+from protail.cli.command import Voice, command, make_app
+from protail.cli.options import Overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,12 +34,9 @@ _NOTES = (
 )
 
 
-@_command
+@command
 def quickstart(
-    output: Output = Path("protail-quickstart"),
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    voice: Voice, output: Output = Path("protail-quickstart"), overwrite: Overwrite = False
 ) -> None:
     """Show what prototypes do for rare classes.
 
@@ -51,7 +48,6 @@ def quickstart(
     from protail.estimator import check_replaceable
     from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, judge_bundled
 
-    voice = Voice(as_json)
     check_replaceable(output, overwrite=overwrite)
     begin = time.perf_counter()
     data = load_dataset(BUNDLED_FEATURES)
@@ -150,8 +146,8 @@ def _save_model(
     import numpy as np
 
     from protail import Evaluation, PrototypeClassifier
-    from protail.cli._fitting import Fitted, save_with_picture
-    from protail.cli._sources import Model
+    from protail.cli.fit import Fitted, save_with_picture
+    from protail.cli.sources import Model
 
     names = np.array(data.classes)
     classifier = PrototypeClassifier(random_state=0).fit(data.train.rows, names[data.train.labels])
@@ -180,5 +176,4 @@ def _save_model(
     return evaluation, picture
 
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-app.command(name="quickstart", epilog="Example: protail quickstart -o first-model")(quickstart)
+app = make_app(quickstart, "protail quickstart -o first-model")

@@ -96,11 +96,12 @@ def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.
     PrototypeHead(3, 2, distance='cosine', temperature=None, normalize=None)
     """
     head = HEADS.make(name, n_classes, n_features, **options)
-    # A distance is made again by its name, and its tensors are the head's.
+    # A distance is made again by its name, if it has one, and its tensors are the head's.
     named = {
         key: each.name if isinstance(each, Distance) else each for key, each in options.items()
     }
-    head.made_by = (name, named)  # type: ignore[assignment]
+    if "" not in named.values():
+        head.made_by = (name, named)  # type: ignore[assignment]
     return head
 
 

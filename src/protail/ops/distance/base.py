@@ -125,8 +125,8 @@ class Distance:
             return inputs, adjustment_c, self
         x_bd, prototypes_cd = (vectors.to(compute_dtype(*inputs)) for vectors in inputs[:2])
         middle_d = prototypes_cd.detach().mean(0)
-        mapped = (self.difference(vectors, middle_d) for vectors in (x_bd, prototypes_cd))
-        return Inputs(*mapped, inputs.temperature), adjustment_c, self
+        u_bd, v_cd = (self.difference(vectors, middle_d) for vectors in (x_bd, prototypes_cd))
+        return Inputs(u_bd, v_cd, inputs.temperature), adjustment_c, self
 
     def link_(self, square_bc: Tensor, own_b1: Tensor) -> None:
         """Turn squares, and lengths of ``x - c`` for the own class, into distances, in place."""
