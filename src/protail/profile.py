@@ -187,7 +187,7 @@ class ClassProfile:
 
     @property
     def prior(self) -> NDArray[np.float64]:
-        """The share of every class in the training set; sums to 1."""
+        """The fraction of every class in the training set; sums to 1."""
         return self.counts / np.float64(self.n_samples)
 
     @property
@@ -204,7 +204,7 @@ class ClassProfile:
 
     @property
     def log_prior(self) -> NDArray[np.float64]:
-        """The natural logarithm of every class's share of the training set."""
+        """The natural logarithm of every class's fraction of the training set."""
         return self.log_counts - math.log(self.n_samples)
 
     def groups(
@@ -264,7 +264,7 @@ class ClassProfile:
         return np.array_equal(self.counts, other.counts)
 
     def __reduce__(self) -> tuple[type[ClassProfile], tuple[NDArray[np.int64]]]:
-        # A copy or a pickle is built anew, so that its counts are read-only too.
+        # A copy or a pickle is built again, so that its counts are read-only too.
         return ClassProfile, (self.counts,)
 
     def __hash__(self) -> int:

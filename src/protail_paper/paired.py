@@ -104,8 +104,8 @@ def paired_difference(
     >>> from protail_paper.paired import paired_difference
     >>> from protail_paper.scores import pack_bits
     >>> def cell(right):
-    ...     scores = {"mirrored": {"all": float(np.mean(right))}}
-    ...     bits = {"mirrored": pack_bits(np.array(right))}
+    ...     scores = {"flipped": {"all": float(np.mean(right))}}
+    ...     bits = {"flipped": pack_bits(np.array(right))}
     ...     data = {"dataset": "cifar100-lt", "imbalance": 100}
     ...     return Result({"seed": 0, "data": data, "scores": scores, "right": bits})
     >>> rows = [True] * 50 + [False] * 50, [True] * 70 + [False] * 30

@@ -242,8 +242,8 @@ class _Work:
             took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
         for cell in group.cells:
             if cell.key in learned:
-                judged = score_head(*learned[cell.key])
-                self._keep(cell, {**judged, "seconds": took, **shared})
+                evaluated = score_head(*learned[cell.key])
+                self._keep(cell, {**evaluated, "seconds": took, **shared})
             elif cell.key in wanted:
                 self._say(f"diverged  {cell.command}")
                 self._cells.add(cell, {"diverged": True, "seconds": took, **shared})

@@ -156,7 +156,7 @@ def test_pieces_of_a_changed_file_are_not_taken(new_rows, protail, write, tmp_pa
     (parts / "job.json").write_text('{"format": "protail-predictions-1"}')
     ended = protail("predict", "model", "new.npz", "-o", "out.csv")
     assert ended.code == 2
-    assert "begin anew" in ended.last_line
+    assert "start again" in ended.last_line
     assert (parts / "job.json").exists()
     assert protail("predict", "model", "new.npz", "-o", "out.csv", "--overwrite").code == 0
     assert not parts.exists()

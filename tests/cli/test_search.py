@@ -13,7 +13,7 @@ from protail._lock import FileLock
 from protail._messages import install_command
 from protail.cli.options import read_seconds
 from protail.cli.search import search
-from protail.data.images import save_draw
+from protail.data.images import save_subset
 from protail.recipes import load_recipe
 from reference.easy_images import easy_data
 from reference.image_data import write_class_folders
@@ -46,7 +46,7 @@ def protail(tmp_path, monkeypatch):
 
 @pytest.fixture
 def draw(tmp_path):
-    save_draw(easy_data(size=8), tmp_path / "draw.zip")
+    save_subset(easy_data(size=8), tmp_path / "draw.zip")
 
 
 @pytest.fixture

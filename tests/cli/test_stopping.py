@@ -100,7 +100,7 @@ TRAINING = {
     "an epoch's end": "protail.experiments.run.Run.log",
     "looking at scores": "protail.experiments.pipeline.Pipeline.evaluate_training",
     "a checkpoint": "protail.experiments.run.save_checkpoint",
-    "judging": "protail.experiments.pipeline.evaluate_heads",
+    "evaluating": "protail.experiments.pipeline.evaluate_heads",
     "stage 2": "protail.training.stage2.HeadGroup.forward",
 }
 

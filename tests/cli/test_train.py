@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from protail.cli import app, progress
 from protail.cli.command import Voice
-from protail.data.images import save_draw
+from protail.data.images import save_subset
 from protail.evaluation import Evaluation
 from protail.experiments import Job, Progress, Run
 from protail.recipes import load_recipe, recipe_hash
@@ -72,7 +72,7 @@ def test_it_says_what_it_does_and_learns(source):
         "tiny: Patterns in seconds",
         "representation: resnet32 from scratch, linear",
         "classifier: prototype",
-        "159 images to learn from, 80 to judge on, 10 classes (many 0, medium 3, few 7)",
+        "159 images to learn from, 80 to evaluate on, 10 classes (many 0, medium 3, few 7)",
         "On cpu, driver plain: seed 0, 30 steps, then 7 of the classifier",
         "seed 0: epoch 1/3, loss ",
         "seed 0: epoch 3/3, loss ",
@@ -117,15 +117,15 @@ def test_held_out_images_stand_in_for_the_test_images(protail, folder):
     [run] = ended.json["runs"]
     assert run["run"].endswith("-patterns-10-first-held-out-seed0")
     assert ended.json["data"]["held_out"] == 0.25
-    judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
-    assert judged.n_rows == 41  # of 159 training images; the 80 test images are not looked at
+    evaluated = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
+    assert evaluated.n_rows == 41  # of 159 training images; the 80 test images are not looked at
     again = protail("evaluate", run["run"], "--dataset", "draw.zip", "--json")
     assert again.json["evaluation"] == run["evaluation"]
     refused(protail("train", "tiny.toml", "--dataset", "draw.zip", "--held-out", 1.5), "1.5")
 
 
 def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
-    save_draw(tiny_data(imbalance=2), folder / "wide.zip")
+    save_subset(tiny_data(imbalance=2), folder / "wide.zip")
     wide = ["--dataset", "wide.zip"]
     given = ["train", "tiny.toml", *wide, *NOTHING_LEARNED, "--imbalance", 10]
     ended = protail(*given, "--validation-from", 2, "--json")
@@ -134,15 +134,15 @@ def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
     assert run["run"].endswith("-patterns-10-first-aside-seed0")
     assert ended.json["data"]["aside_from"] == 2
     assert "held_out" not in ended.json["data"]
-    judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
+    evaluated = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
     # The rarest class has 4 images at imbalance 10 and 20 at 2.
-    assert judged.class_rows.tolist() == [16] * 10
-    assert judged.counts.tolist() == tiny_data().train.profile.counts.tolist()
+    assert evaluated.class_rows.tolist() == [16] * 10
+    assert evaluated.counts.tolist() == tiny_data().train.profile.counts.tolist()
     again = protail("evaluate", run["run"], *wide, "--json")
     assert again.code == 0, again.err
     assert again.json["evaluation"] == run["evaluation"]
     # Others of as many images are noticed, and a draw that does not have them.
-    save_draw(tiny_data(imbalance=2, seed=5), folder / "other.zip")
+    save_subset(tiny_data(imbalance=2, seed=5), folder / "other.zip")
     other = protail("evaluate", run["run"], "--dataset", "other.zip")
     assert "others than those of the run" in other.last_line
     narrow = protail("evaluate", run["run"], "--dataset", "draw.zip")
@@ -184,10 +184,10 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
     assert protail(*TRAIN, "--seed", 1, "-o", "alone").code == 0
     same_results(folder / "both/seed0", source / "whole")
     same_results(folder / "both/seed1", folder / "alone")
-    shares = [run["evaluation"]["classifier"]["plain"]["all"] for run in ended.json["runs"]]
-    assert shares[0] != shares[1]
+    fractions = [run["evaluation"]["classifier"]["plain"]["all"] for run in ended.json["runs"]]
+    assert fractions[0] != fractions[1]
     told = ended.json["summary"]["classifier"]["all"]
-    assert told == pytest.approx({"mean": np.mean(shares), "std": np.std(shares, ddof=1)})
+    assert told == pytest.approx({"mean": np.mean(fractions), "std": np.std(fractions, ddof=1)})
 
     # One of them was stopped at the very end: only that one has something left to do.
     (folder / "both/seed1/evaluation.json").unlink()
@@ -321,7 +321,7 @@ def test_a_run_does_not_go_on_with_other_images(protail, folder):
     assert protail(*TRAIN, *NOTHING_LEARNED, "-o", "run").code == 0
     (folder / "run/evaluation.json").unlink()
     (folder / "draw.zip").unlink()
-    save_draw(tiny_data(seed=1), folder / "draw.zip")
+    save_subset(tiny_data(seed=1), folder / "draw.zip")
     refused(protail(*TRAIN, *NOTHING_LEARNED, "-o", "run", "--resume"), "data.images.train")
 
 
@@ -335,7 +335,7 @@ def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder
     arguments = ["train", "ce", "--dataset", "photos", "--device", "cpu", "-o", "run", *augment]
     arguments.append("--from-scratch")
     ended = protail(*arguments, "--set", "representation.backbone=resnet32")
-    refused(ended, "1 of 7 images to judge on", "photos/test/bee/1.jpg", "protail data prepare")
+    refused(ended, "1 of 7 images to evaluate on", "photos/test/bee/1.jpg", "protail data prepare")
     assert "new run with --on-bad-image skip" in ended.last_line
     assert not (folder / "run").exists()
 

@@ -41,11 +41,11 @@ def test_groups_go_by_the_counts_that_a_data_set_names():
     named = frozen(group_counts=np.array([160, 30, 20, 8]))
     assert named.counts.tolist() == [60, 30, 15, 8]  # what losses go by
     for features, groups in ((frozen(), [[], [0, 1], [2, 3]]), (named, [[0], [1, 2], [3]])):
-        judged = Evaluation.from_dict(evaluate_heads({"": head}, features)[""]["plain"])
-        assert [list(group) for group in judged.groups.values()] == groups
+        evaluated = Evaluation.from_dict(evaluate_heads({"": head}, features)[""]["plain"])
+        assert [list(group) for group in evaluated.groups.values()] == groups
         scores = score_head(head, features)["scores"]["plain"]
         assert {name: scores[name] for name in ("many", "medium", "few")} == {
-            name: getattr(judged, name) for name in ("many", "medium", "few")
+            name: getattr(evaluated, name) for name in ("many", "medium", "few")
         }
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protail.cli import app
-from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_draw
+from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_subset
 from protail.data.images.long_tail import subset_description
 from protail.training.loop import PlainDriver
 from protail_paper.cells import Cells
@@ -44,7 +44,7 @@ def draw(tmp_path_factory):
     about = subset_description(imbalance=100, kind="exp", selection="shuffled", seed=0, n_max=100)
     data = DataSet("cifar100-lt", noise(counts, 0), noise([1] * 100, 1), description=about)
     file = tmp_path_factory.mktemp("draws") / "small.zip"
-    save_draw(data, file)
+    save_subset(data, file)
     return file
 
 
@@ -124,7 +124,7 @@ def exported(name, n_classes, n_max, imbalance, file):
         imbalance=imbalance, kind="exp", selection="shuffled", seed=0, n_max=n_max
     )
     data = DataSet(name, noise(counts, 0), noise([1] * n_classes, 1), description=about)
-    save_draw(data, file)
+    save_subset(data, file)
     return file
 
 

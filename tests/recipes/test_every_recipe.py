@@ -41,7 +41,7 @@ def test_a_step_has_a_finite_loss_and_gradients_where_something_learns(name):
         )
         method = training.method.train()
         training._begin_epoch(0)
-        batch = training.feed(next(training._batches(0)))
+        batch = training.loader(next(training._batches(0)))
         loss = method(batch)
         assert loss.isfinite()
         loss.backward()

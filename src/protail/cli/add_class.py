@@ -19,7 +19,7 @@ from protail.cli.command import Voice, command, make_app
 from protail.cli.sources import Model, open_sources
 
 if TYPE_CHECKING:
-    from protail.cli.sources import Judged
+    from protail.cli.sources import Evaluated
 
 Name = Annotated[str, typer.Argument(help="What to call the class.", show_default=False)]
 Files = Annotated[
@@ -97,7 +97,7 @@ def add_class(
         their_labels = [labels_file] if labels_file else None
         how: dict[str, Any] = {"labels_files": their_labels, "need_labels": True}
         checked = [
-            sources.judge(each, open_sources(each, [check], reading, **how), voice)
+            sources.evaluate_rows(each, open_sources(each, [check], reading, **how), voice)
             for each in (before, after)
         ]
         result["check"] = _effect(checked[0], checked[1], label, voice)
@@ -199,7 +199,7 @@ def _nearest(model: Model, label: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str, Any]:
+def _effect(before: Evaluated, after: Evaluated, label: Any, voice: Voice) -> dict[str, Any]:
     """Count the rows that changed hands and tell whose they were."""
     old = before.truth != label
     taken = old & (after.predicted == label)

@@ -47,19 +47,23 @@ def compare(
         for model in models
     ]
     tell_columns(voice, [*opened[0], *opened[1]])
-    judged = [sources.judge(model, own, voice) for model, own in zip(models, opened, strict=True)]
+    evaluated = [
+        sources.evaluate_rows(model, own, voice) for model, own in zip(models, opened, strict=True)
+    ]
     # Models that take different columns may have answered different rows.
-    _, in_first, in_second = np.intersect1d(judged[0].rows, judged[1].rows, return_indices=True)
-    left_out = sum(len(one.rows) - len(in_first) for one in judged)
+    _, in_first, in_second = np.intersect1d(
+        evaluated[0].rows, evaluated[1].rows, return_indices=True
+    )
+    left_out = sum(len(one.rows) - len(in_first) for one in evaluated)
     if not len(in_first):
         raise ValueError("no row is finite for both models; expected some. Compare on other rows.")
     if left_out:
         rows = counted(left_out, "row is", "rows are")
         voice.say(f"{rows} finite for one of the models only: left out.")
     comparison = Comparison.from_predictions(
-        judged[0].truth[in_first],
-        judged[0].predicted[in_first],
-        judged[1].predicted[in_second],
+        evaluated[0].truth[in_first],
+        evaluated[0].predicted[in_first],
+        evaluated[1].predicted[in_second],
         classes=classes,
         counts=counts,
     )
@@ -68,7 +72,7 @@ def compare(
         {
             "first": str(first),
             "second": str(second),
-            "rows_left_out": left_out + sum(one.n_non_finite for one in judged),
+            "rows_left_out": left_out + sum(one.n_non_finite for one in evaluated),
             **comparison.to_dict(),
         }
     )

@@ -1,4 +1,4 @@
-"""``protail data``: which data sets there are, what is in them, and draws that travel."""
+"""``protail data``: which data sets there are, what is in them, and subsets that travel."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ def data_export(
     data_root: opt.DataRoot = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Write a draw, train and test images, to one compact file without loss.
+    """Write a subset, train and test images, to one compact file without loss.
 
     Every command takes its path in place of a data set's name, and any imbalance from the stored
-    one up: draws nest.
+    one up: subsets nest.
     """
     from protail._files import OutputError, check_free
-    from protail.data.images import require_images, save_draw
+    from protail.data.images import require_images, save_subset
 
     if output.suffix != ".zip":
         raise OutputError(
@@ -164,7 +164,7 @@ def data_export(
     loaded = _load(name, data_root, **_draw(imbalance, kind, selection, seed))
     dataset = require_images(loaded, "export")
     voice.say(f"Writing {dataset} ...")
-    save_draw(dataset, output, overwrite=overwrite)
+    save_subset(dataset, output, overwrite=overwrite)
     size = output.stat().st_size
     voice.say(f"Draw: {output} ({size / 2**20:.1f} MiB)")
     voice.finish(

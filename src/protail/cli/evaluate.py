@@ -48,8 +48,8 @@ def evaluate(
     """Evaluate a model on labelled rows or photos, or a run on its test images.
 
     Shows accuracy by the size of the class, calibration, and where errors go. Rows of classes
-    that the model does not know judge its novelty score instead. A run without FILES is evaluated
-    on images as they are and averaged with their horizontal flips.
+    that the model does not know are used for its novelty score instead. A run without FILES is
+    evaluated on images as they are and averaged with their horizontal flips.
     """
     for_run = {"--dataset": dataset, "--data-root": data_root, "--lists": lists, "--flip": flip}
     is_run = (model / "run.json").is_file()
@@ -81,12 +81,12 @@ def evaluate(
         loaded, files, options, labels_files=labels_file, need_labels=True
     )
     sources.tell_columns(voice, opened)
-    judged = sources.judge(loaded, opened, voice)
-    show_evaluation(voice, judged.evaluation, str(model))
+    evaluated = sources.evaluate_rows(loaded, opened, voice)
+    show_evaluation(voice, evaluated.evaluation, str(model))
     voice.finish(
         {
-            **judged.evaluation.to_dict(),
-            "non_finite_rows": judged.n_non_finite,
+            **evaluated.evaluation.to_dict(),
+            "non_finite_rows": evaluated.n_non_finite,
             **({"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}),
         }
     )

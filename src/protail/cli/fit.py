@@ -24,7 +24,7 @@ from protail.cli.sources import (
     check_some_finite,
     check_there,
     columns_in_words,
-    judge,
+    evaluate_rows,
     not_used,
     open_sources,
 )
@@ -127,7 +127,7 @@ def fit(
     _check_test(test, test_labels_file, options)
     begin = time.perf_counter()
     rows = read_training_rows(file, options, labels_file, voice)
-    fitted = fit_and_judge(
+    fitted = fit_and_evaluate(
         rows,
         settings,
         voice,
@@ -146,7 +146,7 @@ def fit(
             "model": str(output),
             "picture": None if picture is None else str(picture),
             "found": rows.found,
-            "judged_on": fitted.judged_on,
+            "judged_on": fitted.evaluated_on,
             "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
             "choices": fitted.classifier.choices_,
             "seconds": round(time.perf_counter() - begin, 3),
@@ -217,13 +217,13 @@ class Fitted:
         Fitted on all rows.
     evaluation : Evaluation or None
         Scores of the same settings, on rows that had no part in learning.
-    judged_on : str
+    evaluated_on : str
         Which rows these were.
     """
 
     model: Model
     evaluation: Evaluation | None
-    judged_on: str
+    evaluated_on: str
 
     @property
     def classifier(self) -> Any:
@@ -301,7 +301,7 @@ def _tell(voice: Voice, file: FeatureFile, found: dict[str, Any], rows: Array) -
         voice.say(
             f"  rows that repeat an earlier one: {found['duplicate_rows']:,} (with another label: "
             f"{found['duplicates_with_another_label']:,}); kept, and never both learned from and "
-            "judged on"
+            "evaluated on"
         )
 
 
@@ -313,7 +313,7 @@ def _doubt(voice: Voice, doubtful: Mapping[str, str]) -> None:
         )
 
 
-def fit_and_judge(
+def fit_and_evaluate(
     data: TrainingRows,
     settings: dict[str, Any],
     voice: Voice,
@@ -323,14 +323,14 @@ def fit_and_judge(
     test_labels_file: Path | None,
     options: opt.FeatureOptions,
 ) -> Fitted:
-    """Judge settings on rows that had no part in learning, then learn from all rows."""
+    """Evaluate settings on rows that had no part in learning, then learn from all rows."""
     from protail import PrototypeClassifier
     from protail.data.tables import split, take
 
     classifier = PrototypeClassifier(**settings)
     model = Model(data.path, classifier, data.names)
     if test is not None:
-        voice.say(f"Plan: learn from all rows, judge on {test}.")
+        voice.say(f"Plan: learn from all rows, evaluate on {test}.")
         classifier.fit(data.rows, data.labels)
         files = open_sources(
             model,
@@ -339,38 +339,38 @@ def fit_and_judge(
             labels_files=[test_labels_file] if test_labels_file else None,
             need_labels=True,
         )
-        judged = judge(model, files, voice)
-        return Fitted(model, judged.evaluation, test.name)
+        evaluated = evaluate_rows(model, files, voice)
+        return Fitted(model, evaluated.evaluation, test.name)
 
     kept = out = np.empty(0, np.int64)
     if held_out:
-        kept, out = split(data.labels, share=held_out, groups=data.duplicate_of)
+        kept, out = split(data.labels, fraction=held_out, groups=data.duplicate_of)
     if not len(out):
         why = "nothing is held out" if not held_out else "no class has rows to spare"
-        voice.say(f"Plan: learn from all rows; {why}, so nothing is judged.")
+        voice.say(f"Plan: learn from all rows; {why}, so nothing is evaluated.")
         classifier.fit(data.rows, data.labels)
         return Fitted(model, None, "nothing")
 
-    n_judged = counted(len(np.unique(data.labels[out])), "class", "classes")
-    judged_on = f"{counted(len(out), 'held-out row')} of {n_judged}"
+    n_evaluated = counted(len(np.unique(data.labels[out])), "class", "classes")
+    evaluated_on = f"{counted(len(out), 'held-out row')} of {n_evaluated}"
     learned_from = counted(len(kept), "row")
-    voice.say(f"Plan: learn from {learned_from}, judge on {judged_on}, then learn from all.")
+    voice.say(f"Plan: learn from {learned_from}, evaluate on {evaluated_on}, then learn from all.")
     classifier.fit(take(data.rows, kept), data.labels[kept])
-    evaluation = _judge_rows(model, data.rows, data.labels, out)
+    evaluation = _evaluate_rows(model, data.rows, data.labels, out)
     classifier.fit(data.rows, data.labels)
     if classifier.choices_["memorised"]:
-        share = classifier.choices_["leave_one_out_accuracy"]
+        easy = classifier.choices_["leave_one_out_accuracy"]
         voice.say(
-            f"Note: {share:.1%} of the rows lie nearest to the mean of the others of their class. "
+            f"Note: {easy:.1%} of the rows lie nearest to the mean of the others of their class. "
             "Either the classes are easy, or the network that made the features has learned from "
-            "these very rows. Then held-out scores are far too good: judge on rows that it has "
+            "these very rows. Then held-out scores are far too good: evaluate on rows that it has "
             "never seen, with --test."
         )
-        judged_on += ", which the network that made the features may have learned from"
-    return Fitted(model, evaluation, judged_on)
+        evaluated_on += ", which the network that made the features may have learned from"
+    return Fitted(model, evaluation, evaluated_on)
 
 
-def _judge_rows(model: Model, rows: Array, labels: Array, index: Array) -> Evaluation:
+def _evaluate_rows(model: Model, rows: Array, labels: Array, index: Array) -> Evaluation:
     from protail import Evaluation
     from protail.data.tables import take
 
@@ -413,7 +413,7 @@ def save_with_picture(
         output,
         overwrite=overwrite,
         evaluation=fitted.evaluation,
-        about=f"Made by {made_by}; judged on {fitted.judged_on}.",
+        about=f"Made by {made_by}; evaluated on {fitted.evaluated_on}.",
         picture=picture,
     )
     return None if picture is None else output / PICTURE

@@ -456,7 +456,7 @@ class PredictionJob:
             if found is not None and not self._overwrite:
                 raise ValueError(
                     f"{self.parts} holds predictions of another model, other files or other "
-                    "settings; expected those of this command. Give --overwrite to begin anew, or "
+                    "settings; expected those of this command. Give --overwrite to start again, or "
                     "another --output."
                 )
             for piece in self.parts.glob("*.part"):

@@ -202,8 +202,8 @@ def _words(progress: Progress, left: float | None, width: int | None = None) -> 
         parts["phase"] = f" ({progress.phase})"
     parts["loss"] = f", loss {progress.loss:.3f}"
     if progress.scores:
-        shares = (f"{name} {100 * share:.1f}" for name, share in progress.scores.items())
-        parts["scores"] = f", {' '.join(shares)} %"
+        fractions = (f"{name} {100 * fraction:.1f}" for name, fraction in progress.scores.items())
+        parts["scores"] = f", {' '.join(fractions)} %"
     if progress.epoch == _epochs(progress):
         parts["left"] = ", finishing"
     elif left is not None:

@@ -170,7 +170,7 @@ class _Watch:
 def _announce(voice: Voice, search: Search, pruner: str) -> None:
     parts = search.held_out
     voice.say(
-        f"Learning from {counted(len(parts.train), 'training image')}, judging on "
+        f"Learning from {counted(len(parts.train), 'training image')}, evaluating on "
         f"{counted(len(parts.test), 'other')}; no test image is looked at."
     )
     if search.is_of_heads:

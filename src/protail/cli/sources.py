@@ -229,11 +229,11 @@ def _what_it_is(folder: Path) -> tuple[str, str] | None:
 
 
 def _holds_images(folder: Path) -> bool:
-    from protail.data.images import ENDINGS
+    from protail.data.images import IMAGE_SUFFIXES
 
     # In folders of classes, also those in train and test.
     files = chain.from_iterable(folder.glob(each) for each in ("*/*", "*/*/*"))
-    return any(file.suffix.lower() in ENDINGS for file in islice(files, _LOOKED_AT))
+    return any(file.suffix.lower() in IMAGE_SUFFIXES for file in islice(files, _LOOKED_AT))
 
 
 class Photos:
@@ -256,17 +256,17 @@ class Photos:
     ignored: tuple[str, ...] = ()
 
     def __init__(self, network: Network, path: Path) -> None:
-        from protail.data.images import ENDINGS, DataSetError
+        from protail.data.images import IMAGE_SUFFIXES, DataSetError
 
         self._network, self.path = network, path
         self.kept: dict[str, str] = {}
         self.unreadable: list[str] = []
         found = path.rglob("*") if path.is_dir() else [path]
-        self.files = sorted(file for file in found if file.name.lower().endswith(ENDINGS))
+        self.files = sorted(file for file in found if file.name.lower().endswith(IMAGE_SUFFIXES))
         if not self.files:
             what = "holds no photo" if path.is_dir() else "is no photo"
             raise DataSetError(
-                f"{path}: it {what}; expected files that end in {', '.join(ENDINGS)}, for a "
+                f"{path}: it {what}; expected files that end in {', '.join(IMAGE_SUFFIXES)}, for a "
                 "network that takes photos. Check the path."
             )
 
@@ -297,10 +297,10 @@ class Photos:
                 yield rows
 
     def _read(self, file: Path) -> Image | None:
-        from protail.data.images import DataSetError, read_picture
+        from protail.data.images import DataSetError, read_image
 
         try:
-            return read_picture(file)
+            return read_image(file)
         except DataSetError:
             self.unreadable.append(str(file))
             return None
@@ -596,7 +596,7 @@ def labels_for(classes: Array, labels: Array, path: Path) -> Array:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluated:
     """Predictions of labelled rows; rows that are not finite are left out.
 
     Attributes
@@ -620,7 +620,7 @@ class Judged:
     evaluation: Evaluation
 
 
-def judge(model: Model, sources: Sequence[Any], voice: Voice) -> Judged:
+def evaluate_rows(model: Model, sources: Sequence[Any], voice: Voice) -> Evaluated:
     """Predict the rows of labelled files and evaluate the predictions.
 
     Parameters
@@ -634,7 +634,7 @@ def judge(model: Model, sources: Sequence[Any], voice: Voice) -> Judged:
 
     Returns
     -------
-    Judged
+    Evaluated
         Predictions and evaluation.
     """
     from protail import Evaluation
@@ -671,4 +671,4 @@ def judge(model: Model, sources: Sequence[Any], voice: Voice) -> Judged:
         confidence=confidence,
         novelty=None if np.isnan(novelty).any() else novelty,
     )
-    return Judged(rows, truth, predicted, confidence, novelty, n_rows - len(truth), evaluation)
+    return Evaluated(rows, truth, predicted, confidence, novelty, n_rows - len(truth), evaluation)

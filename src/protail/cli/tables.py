@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Record = Mapping[str, Mapping[str, Any]]
 
 COST = "cost"
-_VIEWS = {"plain": "{}", "mirrored": "{} (mirrored)"}
+_VIEWS = {"plain": "{}", "mirrored": "{} (flip)"}
 _SCORES = ("all", "many", "medium", "few")
 # A word of text may break where it is longer; a cell of a right-aligned column never does.
 _LONGEST_WORD = 20
@@ -144,14 +144,14 @@ def _below_each_other(table: Table) -> RenderableType:
     return Text("\n".join(lines), overflow="fold")
 
 
-def chosen(record: Record, mirrored: bool | None) -> dict[str, dict[str, Any]]:
+def chosen(record: Record, flipped: bool | None) -> dict[str, dict[str, Any]]:
     """Keep of a run's scores those that were asked for.
 
     Parameters
     ----------
     record : mapping
         What ``evaluation.json`` holds: scores by stage and view.
-    mirrored : bool or None
+    flipped : bool or None
         Averaged with mirror images, or not; None keeps both.
 
     Returns
@@ -162,13 +162,13 @@ def chosen(record: Record, mirrored: bool | None) -> dict[str, dict[str, Any]]:
     Examples
     --------
     >>> from protail.cli.tables import chosen
-    >>> chosen({"classifier": {"plain": {"all": 0.5}, "mirrored": {"all": 0.6}}}, True)
+    >>> chosen({"classifier": {"plain": {"all": 0.5}, "flipped": {"all": 0.6}}}, True)
     {'classifier': {'mirrored': {'all': 0.6}}}
     """
-    views = list(_VIEWS) if mirrored is None else ["mirrored" if mirrored else "plain"]
-    if mirrored and not all("mirrored" in scores for scores in record.values()):
+    views = list(_VIEWS) if flipped is None else ["mirrored" if flipped else "plain"]
+    if flipped and not all("mirrored" in scores for scores in record.values()):
         raise ValueError(
-            "--flip was given, but the data has no features of mirrored test images; expected "
+            "--flip was given, but the data has no features of flipped test images; expected "
             "them as x_test_mirror. Leave it out."
         )
     return {
@@ -220,7 +220,7 @@ def summary(records: Any) -> dict[str, dict[str, dict[str, float]]]:
     Examples
     --------
     >>> from protail.cli.tables import summary
-    >>> summary([{"classifier": {"plain": {"all": share}}} for share in (0.25, 0.75)])
+    >>> summary([{"classifier": {"plain": {"all": fraction}}} for fraction in (0.25, 0.75)])
     {'classifier': {'all': {'mean': 0.5, 'std': 0.3535533905932738}}}
     """
     found: dict[str, dict[str, list[float]]] = {}
@@ -286,9 +286,11 @@ def _error_lines(evaluation: Evaluation) -> list[str]:
     """Tell where the errors of each group go, and how honest its probabilities are."""
     groups = tuple(evaluation.groups)
     lines = []
-    for group, shares in zip(groups, evaluation.confusion, strict=True):
-        if not np.isnan(shares).any():
-            goes = ", ".join(f"{100 * s:.1f} % to {g}" for g, s in zip(groups, shares, strict=True))
+    for group, fractions in zip(groups, evaluation.confusion, strict=True):
+        if not np.isnan(fractions).any():
+            goes = ", ".join(
+                f"{100 * s:.1f} % to {g}" for g, s in zip(groups, fractions, strict=True)
+            )
             line = f"errors of {group}: {goes}"
             calibration = evaluation.group_calibration_error[group]
             if calibration is not None:

@@ -296,7 +296,8 @@ def _representation_words(settings: RepresentationSettings, start: str) -> str:
     return (
         f"{method}{settings.backbone}{start}, {_part('head', settings)} head, "
         f"{_part('loss', settings)}; "
-        f"{counted(settings.epochs, 'epoch')}, batch {settings.batch_size}, rate {settings.lr:g}, "
+        f"{counted(settings.epochs, 'epoch')}, batch {settings.batch_size}, "
+        f"learning rate {settings.lr:g}, "
         f"weight decay {settings.weight_decay:g}"
     )
 
@@ -316,7 +317,7 @@ def _classifier_words(settings: ClassifierSettings) -> str:
         return f"{words}; nothing more is learned"
     return (
         f"{words}, {_part('loss', settings)}; {settings.sampler}, epochs {settings.epochs}, "
-        f"batch {settings.batch_size}, rate {settings.lr:g}"
+        f"batch {settings.batch_size}, learning rate {settings.lr:g}"
     )
 
 
@@ -350,7 +351,7 @@ def _data_words(data: DataSet | FeatureData) -> str:
         left_out = f"; {lost} left out"
     return (
         f"{data.name}: {counted(len(data.train), 'image')} to learn from, {len(data.test):,} to "
-        f"judge on, {counted(profile.n_classes, 'class', 'classes')} ({groups}), "
+        f"evaluate on, {counted(profile.n_classes, 'class', 'classes')} ({groups}), "
         f"imbalance {profile.imbalance:.4g}{left_out}"
     )
 

@@ -8,7 +8,7 @@ from protail.experiments.data_sets import (
     load_recorded,
     start_words,
 )
-from protail.experiments.held_out import aside_counts, aside_data, held_out_data
+from protail.experiments.held_out import held_out_data, validation_counts, validation_data
 from protail.experiments.jobs import Job, Progress, data_record, is_done, run_jobs
 from protail.experiments.pipeline import (
     CLASSIFIER_BACKBONE,
@@ -20,9 +20,9 @@ from protail.experiments.pipeline import (
     choose_options,
     cost_of,
     evaluate_heads,
+    evaluate_logits,
     evaluate_stages,
     find_device,
-    judge,
     load_stages,
     logits_of_test,
     plan_steps,
@@ -46,8 +46,6 @@ __all__ = [
     "SearchedKey",
     "Stage",
     "StepPlan",
-    "aside_counts",
-    "aside_data",
     "check_photos_suffice",
     "check_test_images",
     "choose_options",
@@ -56,6 +54,7 @@ __all__ = [
     "describe_surroundings",
     "differing_keys",
     "evaluate_heads",
+    "evaluate_logits",
     "evaluate_stages",
     "expectation",
     "find_device",
@@ -63,7 +62,6 @@ __all__ = [
     "is_alive",
     "is_done",
     "is_run",
-    "judge",
     "load_data",
     "load_recorded",
     "load_stages",
@@ -73,4 +71,6 @@ __all__ = [
     "run_jobs",
     "run_search",
     "start_words",
+    "validation_counts",
+    "validation_data",
 ]

@@ -20,7 +20,7 @@ from protail.data.images import (
     unreadable,
 )
 from protail.evaluation import Evaluation
-from protail.experiments.held_out import aside_data, held_out_data
+from protail.experiments.held_out import held_out_data, validation_data
 from protail.experiments.jobs import data_record
 from protail.experiments.run import Run, RunError, differing_keys
 from protail.models.backbones import BACKBONES
@@ -91,7 +91,7 @@ def load_data(
     data = load_dataset(name, root=root, **given)
     if held_out:
         images = require_images(data, "hold some of out")
-        return held_out_data(images, share=held_out, seed=held_out_seed)
+        return held_out_data(images, fraction=held_out, seed=held_out_seed)
     if not aside_from:
         return data
     narrow = require_images(data, "evaluate on")
@@ -101,7 +101,7 @@ def load_data(
             "tail; expected a subset, which leaves images to evaluate on. Take --held-out."
         )
     wide = load_dataset(name, root=root, **{**given, "imbalance": aside_from})
-    return aside_data(require_images(wide, "evaluate on"), narrow)
+    return validation_data(require_images(wide, "evaluate on"), narrow)
 
 
 def check_test_images(data: DataSet | FeatureData, what_to_do: str) -> None:
@@ -120,7 +120,7 @@ def check_test_images(data: DataSet | FeatureData, what_to_do: str) -> None:
     bad = [paths[i] for i in unreadable(paths)]
     if bad:
         raise DataSetError(
-            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to judge on cannot be "
+            f"{data.name}: {len(bad):,} of {counted(len(paths), 'image')} to evaluate on cannot be "
             f"read ({first_few(bad)}); expected whole image files. {what_to_do}. protail data "
             "prepare names all that are broken."
         )
@@ -163,7 +163,7 @@ def load_recorded(
         if dataset is not None:
             raise
         raise RunError(
-            f"{run.folder}: {error} Where it was trained on an exported draw, --dataset "
+            f"{run.folder}: {error} Where it was trained on an exported subset, --dataset "
             "PATH_OF_THE_DRAW reads the data from there."
         ) from error
     there, found = {"name": name, **recorded}, data_record(data)
@@ -194,7 +194,7 @@ def _differing_parts(there: dict[str, str], found: dict[str, str]) -> list[str]:
 
 def _recorded_options(source: str, recorded: dict[str, Any]) -> dict[str, Any]:
     """Find in a data set's description the options that give it again."""
-    # Nothing is fetched to judge: images of an exported draw are in that file.
+    # Nothing is fetched to evaluate: images of an exported subset are in that file.
     said = {**recorded, **(recorded.get("split") or {}), "download": False}
     if recorded.get("images_skipped"):
         said["on_bad_image"] = "skip"
@@ -210,16 +210,18 @@ def _recorded_options(source: str, recorded: dict[str, Any]) -> dict[str, Any]:
 def _check_counts(run: Run, data: DataSet | FeatureData) -> None:
     """Raise where other images go by the name of those that the run was trained on."""
     scores = next(iter(run.evaluation().values()))["plain"]
-    judged = Evaluation.from_dict(scores)
+    evaluated = Evaluation.from_dict(scores)
     tested = np.bincount(data.test.labels, minlength=data.train.profile.n_classes)
     # Where images are held out, classes are grouped by all they have; once it was by the rest.
     grouped_by = [data.train.profile.counts, getattr(data, "group_counts", None)]
-    same = any(np.array_equal(judged.counts, counts) for counts in grouped_by if counts is not None)
-    if not same or not np.array_equal(judged.class_rows, tested):
+    same = any(
+        np.array_equal(evaluated.counts, counts) for counts in grouped_by if counts is not None
+    )
+    if not same or not np.array_equal(evaluated.class_rows, tested):
         raise RunError(
             f"{run.folder}: the data set that was found has {counted(len(data.train), 'image')} "
-            f"to learn from and {len(data.test):,} to judge on, in other classes or numbers than "
-            "when it was trained. Check --dataset and --data-root."
+            f"to learn from and {len(data.test):,} to evaluate on, in other classes or numbers "
+            "than when it was trained. Check --dataset and --data-root."
         )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from protail._messages import counted, unknown_name
 from protail.data import make_sampler
-from protail.data.augment import LOADER_NAMES, NAMES
+from protail.data.augment import AUGMENTS, LOADER_AUGMENTS
 from protail.data.images import DataSet, FeatureData
 from protail.evaluation import Evaluation
 from protail.experiments.checkpoint import (
@@ -368,7 +368,7 @@ class Pipeline:
         frozen = FrozenFeatures(method.backbone, self._data, self._options.device)
         # In the precision of the training: a GPU has chosen its kernels for it already.
         test = frozen.of(self._data.test, training.settings.precision)
-        return judge(_logits(method.head, test), frozen)
+        return evaluate_logits(_logits(method.head, test), frozen)
 
 
 def load_stages(run: Run, data: DataSet | FeatureData, device: torch.device) -> dict[str, Stage]:
@@ -443,7 +443,7 @@ def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[s
     record: dict[str, Any] = {}
     for stage, head in heads.items():
         record[stage] = {
-            view: judge(logits, features).to_dict()
+            view: evaluate_logits(logits, features).to_dict()
             for view, logits in logits_of_test(head, features).items()
         }
         if isinstance(features, FrozenFeatures):
@@ -487,16 +487,16 @@ def evaluate(stage: Stage) -> Evaluation:
     """Evaluate a head on the test images as they are, without horizontal-flip averaging."""
     test = stage.features.test()
     assert test is not None
-    return judge(_logits(stage.head, test), stage.features)
+    return evaluate_logits(_logits(stage.head, test), stage.features)
 
 
 def logits_of_test(head: nn.Module, features: Features) -> dict[str, Tensor]:
     """Compute a head's logits of the test images, by "plain" and, if there are any, "mirrored"."""
-    plain, mirrored = features.test(), features.test(mirrored=True)
+    plain, flipped = features.test(), features.test(flipped=True)
     assert plain is not None
     logits = {"plain": _logits(head, plain)}
-    if mirrored is not None:
-        logits["mirrored"] = (logits["plain"] + _logits(head, mirrored)) / 2
+    if flipped is not None:
+        logits["mirrored"] = (logits["plain"] + _logits(head, flipped)) / 2
     return logits
 
 
@@ -506,7 +506,7 @@ def _logits(head: nn.Module, features: Tensor) -> Tensor:
     return logits.float()
 
 
-def judge(logits: Tensor, features: Features) -> Evaluation:
+def evaluate_logits(logits: Tensor, features: Features) -> Evaluation:
     """Evaluate logits of the test images, whose labels and classes' counts ``features`` knows."""
     confidence, predicted = torch.softmax(logits, 1).max(1)
     return Evaluation.from_predictions(
@@ -592,7 +592,7 @@ def _check_head(settings: ClassifierSettings, n_classes: int, n_features: int) -
 
 def _check_augment(key: str, names: Sequence[str], data: DataSet) -> None:
     """Raise where a recipe for small images in memory meets images in files, or the reverse."""
-    suited = NAMES if data.train.is_resident else LOADER_NAMES
+    suited = AUGMENTS if data.train.is_resident else LOADER_AUGMENTS
     unsuited = [name for name in names if name not in suited]
     if unsuited:
         kind = "small images in memory" if data.train.is_resident else "images in files"

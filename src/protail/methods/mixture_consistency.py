@@ -78,9 +78,9 @@ class MixtureConsistency(Method):
     ...     images=torch.rand(2, 3, 8, 8),
     ...     labels=torch.tensor([0, 2]),
     ...     other=torch.tensor([2, 0]),
-    ...     share=torch.tensor(0.7),
+    ...     fraction=torch.tensor(0.7),
     ...     second=torch.rand(2, 3, 8, 8),
-    ...     second_share=torch.tensor(0.75),
+    ...     second_fraction=torch.tensor(0.75),
     ... )
     >>> method(batch).shape
     torch.Size([])
@@ -126,7 +126,7 @@ class MixtureConsistency(Method):
         """Give the mean of the losses of both views, one below the other."""
         first, second = logits.chunk(2)
         of_first = self.loss_of(first, batch)
-        of_second = self.loss_of(second, batch._replace(share=batch.second_share))
+        of_second = self.loss_of(second, batch._replace(fraction=batch.second_fraction))
         return (of_first + of_second) / 2
 
     def _disagreement(self, features: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class MixtureConsistency(Method):
 
     def _both_views(self, batch: ImageBatch) -> Tensor:
         """Put the images of both views one below the other, or say what the batch lacks."""
-        for name in ("second", "other", "share", "second_share"):
+        for name in ("second", "other", "fraction", "second_fraction"):
             if getattr(batch, name) is None:
                 raise ValueError(
                     f"batch.{name} is missing; {self._name!r} expected two views of every "
@@ -226,9 +226,9 @@ class MixtureDistillation(MixtureConsistency):
     ...     images=torch.rand(2, 3, 8, 8),
     ...     labels=torch.tensor([0, 2]),
     ...     other=torch.tensor([2, 0]),
-    ...     share=torch.tensor(0.7),
+    ...     fraction=torch.tensor(0.7),
     ...     second=torch.rand(2, 3, 8, 8),
-    ...     second_share=torch.tensor(0.75),
+    ...     second_fraction=torch.tensor(0.75),
     ... )
     >>> method(batch).shape, method.train().teacher.training
     (torch.Size([]), False)

@@ -156,11 +156,11 @@ def _colours(n: int) -> tuple[str, ...]:
 
 
 def _draw_classes(axes: Axes, name: str, result: Evaluation, colour: str) -> None:
-    judged = ~np.isnan(result.class_accuracy)
+    evaluated = ~np.isnan(result.class_accuracy)
     axes.scatter(
-        np.maximum(result.counts, 1)[judged],
-        100 * result.class_accuracy[judged],
-        s=22 if judged.sum() <= 200 else 8,
+        np.maximum(result.counts, 1)[evaluated],
+        100 * result.class_accuracy[evaluated],
+        s=22 if evaluated.sum() <= 200 else 8,
         color=colour,
         alpha=0.75,
         linewidths=0,
@@ -168,7 +168,7 @@ def _draw_classes(axes: Axes, name: str, result: Evaluation, colour: str) -> Non
         clip_on=False,
     )
     for group in result.groups.values():
-        members = group[judged[group]]
+        members = group[evaluated[group]]
         if len(members):
             sizes = np.maximum(result.counts[members], 1)
             mean = 100 * result.class_accuracy[members].mean()

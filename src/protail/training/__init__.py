@@ -1,6 +1,6 @@
 """The training loop, what drives it and what paces it; stage 1 and stage 2."""
 
-from protail.training.batches import ResidentFeed, RowBatch
+from protail.training.batches import ResidentLoader, RowBatch
 from protail.training.features import (
     FeatureCache,
     Features,
@@ -65,7 +65,7 @@ __all__ = [
     "Precision",
     "RepresentationSettings",
     "RepresentationTraining",
-    "ResidentFeed",
+    "ResidentLoader",
     "RowBatch",
     "SharpnessAware",
     "Steps",

@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from protail._files import OutputError, new_file
 from protail.data import RowSampler, make_sampler
 from protail.data.images import DataSet, FeatureData, FeatureSet, ImageSet
-from protail.training.batches import CLEAN_BATCH, FileLoader, ResidentFeed, make_loader
+from protail.training.batches import CLEAN_BATCH, FileLoader, ResidentLoader, make_loader
 from protail.training.settings import ClassifierSettings, Precision
 
 
@@ -361,17 +361,17 @@ class FrozenFeatures:
         features = self._cache.get(key, lambda: self.of(self._images, precision), self.device)
         return features, torch.from_numpy(self._images.labels).to(self.device)
 
-    def test(self, *, mirrored: bool = False) -> Tensor:
+    def test(self, *, flipped: bool = False) -> Tensor:
         """Give features of the test images as they are, or of their mirror images."""
-        kind = "mirrored" if mirrored else "clean"
+        kind = "mirrored" if flipped else "clean"
         key = {**self._test_key, "stream": kind, "precision": "float32"}
-        compute = partial(self.of, self._data.test, "float32", mirrored=mirrored)
+        compute = partial(self.of, self._data.test, "float32", flipped=flipped)
         return self._cache.get(key, compute, self.device)
 
-    def of(self, images: ImageSet, precision: Precision, *, mirrored: bool = False) -> Tensor:
+    def of(self, images: ImageSet, precision: Precision, *, flipped: bool = False) -> Tensor:
         """Give features of any images as they are, or of their mirror images."""
         clean = self._loader(images).clean(images)
-        batches = (part.flip(3) if mirrored else part for part in clean)
+        batches = (part.flip(3) if flipped else part for part in clean)
         return self._computed(batches, len(images), precision)
 
     def stream(
@@ -400,7 +400,7 @@ class FrozenFeatures:
 
     def _loader(
         self, images: ImageSet, augment: tuple[str, ...] = (), seed: int = 0
-    ) -> ResidentFeed | FileLoader:
+    ) -> ResidentLoader | FileLoader:
         return make_loader(images, augment, seed=seed, device=self.device, backbone=self.backbone)
 
     def _labels(self, sampler: RowSampler, epoch: int, n: int) -> Tensor:
@@ -493,7 +493,7 @@ class GivenFeatures:
     >>> rows = FeatureSet(np.eye(3), [0, 0, 1])
     >>> data = FeatureData("insects", ("ant", "bee"), rows, rows)
     >>> given = GivenFeatures(data, torch.device("cpu"))
-    >>> given.n_features, given.test().shape, given.test(mirrored=True)
+    >>> given.n_features, given.test().shape, given.test(flipped=True)
     (3, torch.Size([3, 3]), None)
     """
 
@@ -518,9 +518,9 @@ class GivenFeatures:
         """Give features and labels of the training images as they are."""
         return self._labelled(self._data.train)
 
-    def test(self, *, mirrored: bool = False) -> Tensor | None:
+    def test(self, *, flipped: bool = False) -> Tensor | None:
         """Give features of the test images, or of their mirror images: None without those."""
-        rows = self._data.mirrored if mirrored else self._data.test.rows
+        rows = self._data.flipped if flipped else self._data.test.rows
         return None if rows is None else torch.from_numpy(rows).to(self.device)
 
     def stream(

@@ -192,7 +192,7 @@ class MovingAverage(nn.Module):
 
     Its tensors change in place and only by tensor code, so a CUDA graph can hold `update`. The
     statistics of batch norms are averaged too, which is near enough while training; in the end
-    `count_anew` computes those of the averaged weights. Other buffers are copied.
+    `recompute_batch_norms` computes those of the averaged weights. Other buffers are copied.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class MovingAverage(nn.Module):
             own.copy_(other)
 
     @torch.no_grad()
-    def count_anew(
+    def recompute_batch_norms(
         self,
         batches: Iterable[Any],
         forward: Callable[[Any], object],
@@ -268,7 +268,7 @@ class MovingAverage(nn.Module):
         >>> import torch
         >>> from protail.training import MovingAverage
         >>> average = MovingAverage(torch.nn.BatchNorm1d(1), decay=0.75)
-        >>> average.count_anew([torch.tensor([[1.0], [2.0]])], average.average)
+        >>> average.recompute_batch_norms([torch.tensor([[1.0], [2.0]])], average.average)
         >>> average.average.running_mean, average.average.running_var
         (tensor([1.5000]), tensor([0.5000]))
         """

@@ -17,7 +17,7 @@ from protail.losses import make_loss
 from protail.methods import METHODS, ImageBatch, Method, make_method
 from protail.models.backbones import check_images, make_backbone
 from protail.models.heads import make_head
-from protail.training.batches import derived_seed, draw_shares, make_loader, mixing_alphas
+from protail.training.batches import derived_seed, draw_fractions, make_loader, mixing_alphas
 from protail.training.features import FrozenFeatures, autocast, for_network
 from protail.training.loop import (
     CapturedDriver,
@@ -117,7 +117,7 @@ class RepresentationTraining:
             world_size=world_size,
             **settings.sampler_options,
         )
-        self.feed = make_loader(
+        self.loader = make_loader(
             data.train,
             settings.augment,
             seed=self._stream_seed,
@@ -166,7 +166,7 @@ class RepresentationTraining:
 
     def _checked_image_size(self) -> tuple[int, int]:
         """Raise before training what a network would raise in the middle of it."""
-        height, width = next(self.feed.clean(self._data.train.subset([0]))).shape[2:]
+        height, width = next(self.loader.clean(self._data.train.subset([0]))).shape[2:]
         alone = self.settings.epochs > 0 and len(self._sampler) % self._batch_size == 1
         if alone and self.settings.second_view:
             raise ValueError(
@@ -236,7 +236,7 @@ class RepresentationTraining:
             batches = map(self._images, self._batches(self.settings.epochs - 1))
             mean = self._fabric and partial(self._fabric.all_reduce, reduce_op="mean")
             with autocast(self.device, self.settings.precision):
-                self.average.count_anew(batches, self.evaluated, mean)
+                self.average.recompute_batch_norms(batches, self.evaluated, mean)
         return self.evaluated
 
     def _diverged(self, what: str) -> DivergenceError:
@@ -248,7 +248,7 @@ class RepresentationTraining:
         if self.method.wants_features:
             frozen = FrozenFeatures(self.method.backbone, self._data, self.device)
             features = frozen.of(self._data.train, self.settings.precision)
-            self.method.on_features(features, self.feed.labels)
+            self.method.on_features(features, self.loader.labels)
 
     def _epoch_steps(self, epoch: int) -> Steps[History]:
         steps = training_steps(
@@ -268,14 +268,14 @@ class RepresentationTraining:
         return steps
 
     def _batches(self, epoch: int) -> Iterator[Any]:
-        shares = draw_shares(self.settings, self.n_steps, self._stream_seed)
-        if shares is not None:
+        fractions = draw_fractions(self.settings, self.n_steps, self._stream_seed)
+        if fractions is not None:
             begin = epoch * self.steps_an_epoch
-            shares = shares[begin : begin + self.steps_an_epoch].to(self.device)
-        return self.feed.batches(self._sampler, self._batch_size, epoch, shares=shares)
+            fractions = fractions[begin : begin + self.steps_an_epoch].to(self.device)
+        return self.loader.batches(self._sampler, self._batch_size, epoch, fractions=fractions)
 
     def _images(self, batch: Any) -> ImageBatch:
-        images = self.feed(batch)
+        images = self.loader(batch)
         second = None if images.second is None else for_network(images.second)
         return images._replace(images=for_network(images.images), second=second)
 

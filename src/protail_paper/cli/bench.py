@@ -154,7 +154,7 @@ class Images:
     def __call__(self, draw: Draw) -> DataSet:
         """Give the images of a subset."""
         from protail.data.images import require_images
-        from protail.experiments import aside_data, held_out_data
+        from protail.experiments import held_out_data, validation_data
 
         # What is in a folder is the same whatever it is taken for.
         draw = replace(draw, miniature=0)
@@ -162,12 +162,12 @@ class Images:
             if draw.aside_from:
                 narrow = replace(draw, aside_from=0.0)
                 wide = replace(narrow, imbalance=draw.aside_from)
-                data = aside_data(self(wide), self(narrow))
+                data = validation_data(self(wide), self(narrow))
             else:
                 data = self._drawn(draw) if draw.imbalance else self._listed(draw)
             if draw.held_out:
                 images = require_images(data, "hold some of out")
-                data = held_out_data(images, share=draw.held_out, seed=draw.held_out_seed)
+                data = held_out_data(images, fraction=draw.held_out, seed=draw.held_out_seed)
             self._found[draw] = data
         return self._found[draw]
 
@@ -185,13 +185,13 @@ class Images:
                 raise DataSetError(f"{error} Nothing was begun.{advice}") from error
 
     def _drawn(self, draw: Draw) -> DataSet:
-        from protail.data.images import OtherDrawError, load_dataset, require_images
+        from protail.data.images import OtherSubsetError, load_dataset, require_images
 
         wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
         for file in self._files:
             try:
                 found = require_images(load_dataset(file, **wanted), "train on")
-            except OtherDrawError:
+            except OtherSubsetError:
                 continue
             if found.name == draw.dataset:
                 return found
