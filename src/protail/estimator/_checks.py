@@ -240,8 +240,8 @@ def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     valid = np.isfinite(fractions).all() and fractions.min() >= 0
     if not valid or abs(fractions.sum() - 1) > 1e-6:
         raise ValueError(
-            f"prior has smallest fraction {fractions.min():g} and sum {fractions.sum():g}; expected "
-            "fractions of at least 0 that sum to 1. Divide it by its sum."
+            f"prior has smallest fraction {fractions.min():g} and sum {fractions.sum():g}; "
+            "expected fractions of at least 0 that sum to 1. Divide it by its sum."
         )
     if not fractions[counts > 0].any():
         raise ValueError(
