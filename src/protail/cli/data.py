@@ -166,7 +166,7 @@ def data_export(
     voice.say(f"Writing {dataset} ...")
     save_subset(dataset, output, overwrite=overwrite)
     size = output.stat().st_size
-    voice.say(f"Draw: {output} ({size / 2**20:.1f} MiB)")
+    voice.say(f"Subset: {output} ({size / 2**20:.1f} MiB)")
     voice.finish(
         {
             "draw": str(output),
@@ -258,7 +258,7 @@ def _groups_table(found: dict[str, Any]) -> Any:
         )
         for name, group in {**found["groups"], "all": everything}.items()
     ]
-    return make_table(["group", "classes", "images", "share"], rows, right=1)
+    return make_table(["group", "classes", "images", "fraction"], rows, right=1)
 
 
 def bars(profile: ClassProfile, width: int = 80) -> list[str]:
