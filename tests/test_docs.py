@@ -292,4 +292,6 @@ def test_what_an_extra_brings_is_used(extra):
     for requirement in _extras()[extra]:
         package = re.match(r"[\w-]+", requirement)[0]
         name = {"pillow": "PIL"}.get(package, package.replace("-", "_"))
-        assert re.search(rf"(from|import|import_module\(\") ?{name}\b", source), package
+        assert re.search(rf"(from|import|import_module\(\"|imported\(\") ?{name}\b", source), (
+            package
+        )

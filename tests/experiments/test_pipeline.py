@@ -20,7 +20,7 @@ from protail.experiments import (
     run_jobs,
 )
 from protail.models.backbones import make_backbone
-from protail.models.heads import register_head
+from protail.models.heads import HEADS, register_head
 from protail.recipes import load_recipe
 from protail.training.features import FrozenFeatures
 from protail_paper.scores import score_head
@@ -81,7 +81,6 @@ def test_a_recipe_that_does_not_suit_the_data_is_told(key, value, told, tmp_path
         plan_steps(recipe.with_overrides({key: value}), tiny_data())
 
 
-@register_head("wants-1024-for-tests")
 class Wants1024(nn.Linear):
     def __init__(self, n_classes, n_features):
         if n_features % 1024:
@@ -89,7 +88,11 @@ class Wants1024(nn.Linear):
         super().__init__(n_features, n_classes)
 
 
-def test_a_head_of_stage_2_that_cannot_be_made_is_told_before_stage_1(tmp_path):
+def test_a_head_of_stage_2_that_cannot_be_made_is_told_before_stage_1(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        HEADS, "_factories", {name: HEADS._factories[name] for name in HEADS.names()}
+    )
+    register_head("wants-1024-for-tests")(Wants1024)
     (tmp_path / "tiny.toml").write_text(RECIPE)
     changes = {"classifier.head": "wants-1024-for-tests", "classifier.centroids": "none"}
     recipe = load_recipe(tmp_path / "tiny.toml").with_overrides(changes)
