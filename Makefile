@@ -74,6 +74,7 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 	@echo "== import order (import-linter)"
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/measure_code.py --check
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix --quiet . || true

@@ -8,6 +8,10 @@ import os
 import random
 import signal
 
+# Some tests fork, and a child in which torch believes it still has its threads waits for them for
+# ever. It is read as torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch

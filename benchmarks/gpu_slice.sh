@@ -4,7 +4,7 @@
 #   benchmarks/gpu_slice.sh HOST BUDGET TABLE...        from here; HOST is reached by ssh
 #   benchmarks/gpu_slice.sh --here OUT BUDGET TABLE...  on the machine with the GPU
 #
-# Images come from the exported draws in DRAWS (by default draws/*.zip; a draw at ratio 10 serves
+# Images come from the exported subsets in DRAWS (by default draws/*.zip; a draw at ratio 10 serves
 # every higher ratio): protail data export cifar100-lt --imbalance 10 -o draws/cifar100-lt-10.zip
 # The GPU machine needs Python with torch, torchvision and what protail itself needs, no install.
 # On the GPU machine cells are packed into OUT/cells.tar every few seconds; from here they come back
@@ -39,7 +39,7 @@ here() {
     return 2
   fi
   PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m protail_paper bench "$@" \
-    --results "$out/results" --budget "$budget" ${draws[@]/#/--draw=} ${BENCH_OPTIONS:-} &
+    --results "$out/results" --budget "$budget" ${draws[@]/#/--subset=} ${BENCH_OPTIONS:-} &
   running=$!
   trap 'kill "$running" 2>/dev/null || true' EXIT
   while kill -0 "$running" 2>/dev/null; do

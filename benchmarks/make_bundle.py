@@ -54,13 +54,13 @@ def features_of(data: DataSet) -> FeatureData:
     print(f"{len(clean):,} training images")
     drawn, drawn_labels = frozen.stream(Stream.of(settings), SEED, epoch=0)
     print(f"{len(drawn):,} images of the stream")
-    test, mirrored = frozen.test(), frozen.test(mirrored=True)
+    test, flipped = frozen.test(), frozen.test(flipped=True)
     return FeatureData(
         BUNDLED_FEATURES,
         data.train.classes,
         FeatureSet(clean.cpu().numpy(), labels.cpu().numpy()),
         FeatureSet(test.cpu().numpy(), data.test.labels),
-        mirrored=mirrored.cpu().numpy(),
+        flipped=flipped.cpu().numpy(),
         stream=FeatureSet(drawn.cpu().numpy(), drawn_labels.cpu().numpy()),
         description={
             "images": {"name": data.name, **data.description},

@@ -101,7 +101,7 @@ def commands(command, words="protail"):
 def test_the_commands_page_shows_the_help_of_every_command():
     from typer.main import get_command
 
-    from protail.cli._app import app
+    from protail.cli.app import app
 
     text = (DOCS / "commands.md").read_text(encoding="utf-8")
     every = commands(get_command(app))
@@ -292,4 +292,6 @@ def test_what_an_extra_brings_is_used(extra):
     for requirement in _extras()[extra]:
         package = re.match(r"[\w-]+", requirement)[0]
         name = {"pillow": "PIL"}.get(package, package.replace("-", "_"))
-        assert re.search(rf"(from|import|import_module\(\") ?{name}\b", source), package
+        assert re.search(rf"(from|import|import_module\(\"|imported\(\") ?{name}\b", source), (
+            package
+        )

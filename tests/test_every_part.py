@@ -104,8 +104,8 @@ def test_method(name):
     first, second = torch.rand(2, 8, 3, 8, 8)
     batch = ImageBatch(first, LABELS, second=second if needs["views"] == 2 else None)
     if needs["mixes"] == "always":
-        share = torch.tensor(0.7)
-        batch = batch._replace(other=LABELS.flip(0), share=share, second_share=share)
+        fraction = torch.tensor(0.7)
+        batch = batch._replace(other=LABELS.flip(0), fraction=fraction, second_fraction=fraction)
     method.on_epoch(0)
     if method.wants_features:
         method.on_features(method.features(batch.images).detach(), batch.labels)

@@ -2,6 +2,7 @@
 
     python tools/measure_code.py            # every measure, one line each
     python tools/measure_code.py --by-package
+    python tools/measure_code.py --check    # fail where a private module is imported from outside
 
 Lines of code are those that hold a token other than a comment or a docstring.
 """
@@ -123,6 +124,14 @@ def private_imports(path: Path) -> list[str]:
     return sorted({line.rsplit(".", 1)[0] for line in found})
 
 
+def check_private_imports() -> None:
+    """Fail where a module imports a private module of another package."""
+    crossing = [line for path in sorted(SRC.rglob("*.py")) for line in private_imports(path)]
+    if crossing:
+        sys.exit("Imports of another package's private modules:\n" + "\n".join(crossing))
+    print("No module imports a private module of another package.")
+
+
 def passed_through(body: str) -> str:
     """Count files and packages whose functions run while ``body`` does."""
     program = _TRACER.replace("{body}", body)
@@ -140,8 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--by-package", action="store_true")
     parser.add_argument("--private-imports", action="store_true", help="list them")
+    parser.add_argument("--check", action="store_true", help="fail where there are any")
     parser.add_argument("--run", action="store_true", help="what fit and train pass through, too")
     chosen = parser.parse_args()
+    if chosen.check:
+        check_private_imports()
+        return
     for distribution in ("protail", "protail_paper"):
         paths = sorted((SRC / distribution).rglob("*.py"))
         if not paths:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from protail._files import new_folder, read_folder
 from protail._messages import counted
 from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec, make_loader_transform
-from protail.data.images import ENDINGS, DataSetError, read_picture
+from protail.data.images import IMAGE_SUFFIXES, DataSetError, read_image
 from protail.estimator import (
     CLASSIFIER_FORMAT,
     PrototypeClassifier,
@@ -481,11 +481,13 @@ def _sources(X: Any) -> list[Any]:
         place = Path(X)
         if not place.is_dir():
             return [place]
-        found = sorted(file for file in place.rglob("*") if file.name.lower().endswith(ENDINGS))
+        found = sorted(
+            file for file in place.rglob("*") if file.name.lower().endswith(IMAGE_SUFFIXES)
+        )
         if not found:
             raise DataSetError(
                 f"{place}: this folder holds no photo; expected files that end in "
-                f"{', '.join(ENDINGS)}. Check the path."
+                f"{', '.join(IMAGE_SUFFIXES)}. Check the path."
             )
         return list(found)
     if isinstance(X, (np.ndarray, Tensor)):
@@ -498,7 +500,7 @@ def _picture(source: Any) -> Image:
     from PIL.Image import fromarray
 
     if isinstance(source, (str, os.PathLike)):
-        return read_picture(source)
+        return read_image(source)
     if hasattr(source, "convert"):
         return cast("Image", source)
     pixels = source

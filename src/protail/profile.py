@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:  # counting classes needs no torch, which takes a second to import
+    import torch
 
 
 def host_array(values: ArrayLike | torch.Tensor) -> NDArray[Any]:
@@ -31,8 +33,8 @@ def host_array(values: ArrayLike | torch.Tensor) -> NDArray[Any]:
     >>> host_array(torch.tensor([3, 1]))
     array([3, 1])
     """
-    if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
     return np.asarray(values)
 
 
@@ -185,7 +187,7 @@ class ClassProfile:
 
     @property
     def prior(self) -> NDArray[np.float64]:
-        """The share of every class in the training set; sums to 1."""
+        """The fraction of every class in the training set; sums to 1."""
         return self.counts / np.float64(self.n_samples)
 
     @property
@@ -202,7 +204,7 @@ class ClassProfile:
 
     @property
     def log_prior(self) -> NDArray[np.float64]:
-        """The natural logarithm of every class's share of the training set."""
+        """The natural logarithm of every class's fraction of the training set."""
         return self.log_counts - math.log(self.n_samples)
 
     def groups(
@@ -262,7 +264,7 @@ class ClassProfile:
         return np.array_equal(self.counts, other.counts)
 
     def __reduce__(self) -> tuple[type[ClassProfile], tuple[NDArray[np.int64]]]:
-        # A copy or a pickle is built anew, so that its counts are read-only too.
+        # A copy or a pickle is built again, so that its counts are read-only too.
         return ClassProfile, (self.counts,)
 
     def __hash__(self) -> int:
@@ -276,4 +278,7 @@ class ClassProfile:
 
 
 # What stands for the class counts of a training set wherever they are asked for.
-Counts = ArrayLike | torch.Tensor | ClassProfile
+if TYPE_CHECKING:
+    Counts = ArrayLike | torch.Tensor | ClassProfile
+else:
+    Counts = Any

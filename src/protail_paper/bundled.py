@@ -8,7 +8,7 @@ import torch
 
 from protail.data.images import FeatureData
 from protail.evaluation import Evaluation
-from protail.experiments import Options, Pipeline, judge, logits_of_test
+from protail.experiments import Options, Pipeline, evaluate_logits, logits_of_test
 from protail.training import ClassifierSettings, RepresentationSettings
 from protail_paper.tables import TABLES, Row, Table
 from protail_paper.wanted import Cell
@@ -50,7 +50,7 @@ def bundled_cell(table: Table, row: Row) -> Cell:
     return table.cell(row, BACKBONE, SEED)
 
 
-def judge_bundled(data: FeatureData) -> dict[str, dict[str, Evaluation]]:
+def evaluate_bundled(data: FeatureData) -> dict[str, dict[str, Evaluation]]:
     """Learn and evaluate the classifiers of Tables 1, 2 and 8 on features.
 
     Parameters
@@ -76,7 +76,10 @@ def judge_bundled(data: FeatureData) -> dict[str, dict[str, Evaluation]]:
     learned = Pipeline(replace(data, stream=None), SEED, cpu).learn(softmaxes)
     learned |= Pipeline(data, SEED, cpu).learn(classifiers)
     return {
-        key: {view: judge(logits, one.features) for view, logits in logits_of_test(*one).items()}
+        key: {
+            view: evaluate_logits(logits, one.features)
+            for view, logits in logits_of_test(*one).items()
+        }
         for key, one in learned.items()
     }
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from protail._files import new_file
 from protail.recipes import Recipe
+from protail.utils import new_file
 from protail_paper.paper import GROUPS
 from protail_paper.wanted import Cell, Draw, cell_key
 

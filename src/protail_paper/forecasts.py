@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from protail.data.images import long_tailed_counts
-from protail.experiments import aside_counts
+from protail.experiments import validation_counts
 from protail_paper.cells import Cells
 from protail_paper.groups import Group
 from protail_paper.large import LARGE_SETS
@@ -147,7 +147,7 @@ def _learned_from(
     """Count the images of the largest class, and of all, that a draw gives to learn from."""
     counts = long_tailed_counts(n_max, n_classes, min(imbalance, n_max))
     if aside_from:
-        counts, _ = aside_counts(long_tailed_counts(n_max, n_classes, aside_from), counts)
+        counts, _ = validation_counts(long_tailed_counts(n_max, n_classes, aside_from), counts)
     return int(counts.max()), int(counts.sum())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from protail._messages import unknown_name
+from protail.utils import unknown_name
 from protail_paper.comparisons import COMPARISONS, Comparison
 from protail_paper.large import LARGE
 from protail_paper.tables import BACKBONES, TABLES, Table

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from protail._messages import counted
 from protail.data.images import long_tailed_counts
-from protail.experiments import aside_counts
+from protail.experiments import validation_counts
+from protail.utils import counted
 from protail_paper.cells import Cells, Summary, summarize
 from protail_paper.page_methods import (
     MISSING,
@@ -242,7 +242,7 @@ def _aside(table: Table) -> tuple[str, str]:
     """Say the same where a wider subset has the images."""
     n_max, n_classes = SIZES[table.draw.dataset]
     ratios = (table.aside_from, table.draw.imbalance)
-    _, n = aside_counts(*(long_tailed_counts(n_max, n_classes, ratio) for ratio in ratios))
+    _, n = validation_counts(*(long_tailed_counts(n_max, n_classes, ratio) for ratio in ratios))
     # An accuracy of one half has the largest error.
     error = 50 / (n * n_classes) ** 0.5
     return (

@@ -242,26 +242,26 @@ class _Pair:
 
 def _paired_section(cells: Cells) -> str:
     """Write the differences of Tables 3, 4 and 9, a part for each representation and subset."""
-    shares = [(each, list(_pairs(each, cells))) for each in _by_representation()]
+    fractions = [(each, list(_pairs(each, cells))) for each in _by_representation()]
     # Where most is compared stands first.
-    ranked = sorted(shares, key=lambda each: len(each[1]), reverse=True)
+    ranked = sorted(fractions, key=lambda each: len(each[1]), reverse=True)
     parts = [_part(classifiers[0].first, pairs) for classifiers, pairs in ranked if pairs]
     return "\n".join([_PAIRED_TITLE, "", _PAIRED_NOTE, *parts]) if parts else ""
 
 
 def _by_representation() -> list[list[_Classifier]]:
     """List the classifiers of the tables by the representation they use, each once."""
-    shares: dict[str, dict[str, _Classifier]] = {}
+    fractions: dict[str, dict[str, _Classifier]] = {}
     # Rows stand in the order of the longest table that has them.
     for table in sorted(COMPARISONS.values(), key=lambda each: len(each.entries), reverse=True):
         for entry in table.entries:
             row = _Classifier({seed: entry.cell(seed) for seed in table.seeds})
-            share = shares.setdefault(row.first.representation_key, {})
+            fraction = fractions.setdefault(row.first.representation_key, {})
             # By its recipe, whatever it is on.
             variant = f" ({entry.variant})" if entry.variant else ""
             name = f"`{entry.recipe.rpartition('/')[2]}`{variant}"
-            share.setdefault(row.first.key, row).names.append(name)
-    return [list(rows.values()) for rows in shares.values()]
+            fraction.setdefault(row.first.key, row).names.append(name)
+    return [list(rows.values()) for rows in fractions.values()]
 
 
 def _pairs(classifiers: list[_Classifier], cells: Cells) -> Iterator[_Pair]:

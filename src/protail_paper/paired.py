@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import unknown_name
 from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset, long_tailed_counts
 from protail.profile import ClassProfile
+from protail.utils import unknown_name
 from protail_paper.cells import VIEWS, Result
 from protail_paper.paper import GROUPS
 from protail_paper.scores import unpack_bits
@@ -104,8 +104,8 @@ def paired_difference(
     >>> from protail_paper.paired import paired_difference
     >>> from protail_paper.scores import pack_bits
     >>> def cell(right):
-    ...     scores = {"mirrored": {"all": float(np.mean(right))}}
-    ...     bits = {"mirrored": pack_bits(np.array(right))}
+    ...     scores = {"flipped": {"all": float(np.mean(right))}}
+    ...     bits = {"flipped": pack_bits(np.array(right))}
     ...     data = {"dataset": "cifar100-lt", "imbalance": 100}
     ...     return Result({"seed": 0, "data": data, "scores": scores, "right": bits})
     >>> rows = [True] * 50 + [False] * 50, [True] * 70 + [False] * 30

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from protail._messages import unknown_name
 from protail.profile import ClassProfile
+from protail.utils import unknown_name
 
 GROUPS = ("many", "medium", "few", "all")
 ATTRIBUTES = ("classes", "samples")

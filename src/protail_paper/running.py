@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protail._files import OutputError
-from protail._messages import counted
 from protail.data.images import DataSet
 from protail.experiments import (
     Job,
@@ -44,6 +42,7 @@ from protail.training import (
     make_streams,
     weights_hash,
 )
+from protail.utils import OutputError, counted
 from protail_paper._pool import Begun, Pool, timed_steps
 from protail_paper.cells import Cells
 from protail_paper.forecasts import expected_seconds
@@ -243,8 +242,8 @@ class _Work:
             took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
         for cell in group.cells:
             if cell.key in learned:
-                judged = score_head(*learned[cell.key])
-                self._keep(cell, {**judged, "seconds": took, **shared})
+                evaluated = score_head(*learned[cell.key])
+                self._keep(cell, {**evaluated, "seconds": took, **shared})
             elif cell.key in wanted:
                 self._say(f"diverged  {cell.command}")
                 self._cells.add(cell, {"diverged": True, "seconds": took, **shared})

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from protail.experiments import cost_of, judge, logits_of_test
+from protail.experiments import cost_of, evaluate_logits, logits_of_test
 from protail.training import Features, FrozenFeatures
 from protail_paper.paper import GROUPS
 
@@ -34,7 +34,7 @@ def score_head(head: nn.Module, features: Features) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     right: dict[str, str] = {}
     for view, logits in logits_of_test(head, features).items():
-        evaluation = judge(logits, features)
+        evaluation = evaluate_logits(logits, features)
         scores[view] = {group: getattr(evaluation, group) for group in GROUPS}
         scores[view]["balanced"] = evaluation.balanced_accuracy
         scores[view]["calibration_error"] = evaluation.calibration_error

@@ -315,8 +315,8 @@ def ranked_rows(table: Table, cells: Cells) -> list[tuple[Row, Summary]]:
     for row in table.rows:
         found = cells.of(table.cells(backbone, [row]))
         if not any(result.diverged for result in found):
-            shares = [each.score("balanced", "mirrored") for each in found]
-            known = [share for share in shares if share is not None]
+            fractions = [each.score("balanced", "mirrored") for each in found]
+            known = [fraction for fraction in fractions if fraction is not None]
             if len(known) == len(table.seeds):
                 ranked.append((row, Summary.of(known)))
     return sorted(ranked, key=lambda each: each[1].mean, reverse=True)

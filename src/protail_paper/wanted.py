@@ -144,7 +144,7 @@ class Cell:
             words += ["--held-out", f"{self.draw.held_out:g}"]
             words += ["--held-out-seed", str(self.draw.held_out_seed)]
         if self.draw.aside_from:
-            words += ["--aside-from", f"{self.draw.aside_from:g}"]
+            words += ["--validation-from", f"{self.draw.aside_from:g}"]
         for key, value in self.overrides.items():
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--set", f"{key}={text}"]

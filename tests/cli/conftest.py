@@ -72,7 +72,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def birds(write):
-    """Five classes, the last of two rows: birds.npz to learn from, test.npz to judge on."""
+    """Five classes, the last of two rows: birds.npz to learn from, test.npz to evaluate on."""
     write("birds.npz", *long_tailed_rows(names=BIRDS))
     write("test.npz", *long_tailed_rows(counts=(20,) * 5, seed=1, names=BIRDS))
 

@@ -199,7 +199,7 @@ def test_a_full_disk(name, process, tmp_path):
 
 
 def test_ctrl_c_while_fitting_leaves_nothing(process, tmp_path):
-    halting = halts_at(tmp_path, "protail.training.drivers.PlainDriver.advance", 5)
+    halting = halts_at(tmp_path, "protail.training.loop.PlainDriver.advance", 5)
     before = set(tmp_path.rglob("*"))
     running = process("fit", "birds.npz", "-o", "out", "--epochs", "50", env=halting)
     wait_for_halt(running)

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from protail import PrototypeClassifier
-from protail.cli._feature_options import FeatureOptions
-from protail.cli._prediction_job import PredictionJob
-from protail.cli._sources import Model, open_sources
+from protail.cli.options import FeatureOptions
+from protail.cli.predict import PredictionJob
+from protail.cli.sources import Model, open_sources
 from reference.rows import long_tailed_rows
 
 ROWS, CODES = long_tailed_rows(counts=(40, 20, 8), width=4)
@@ -112,8 +112,8 @@ def test_one_column_is_all_there_is(tables, protail):
     ended = protail(*FIT, "--features", "f0", "-o", "model", "--test", "test.csv")
     assert ended.code == 0, ended.err
     assert names_of(tables / "model") == ["f0"]
-    judging = ["evaluate", "model", "test.csv", "--labels", "species"]
-    assert protail(*judging, "--features", "f0").code == 0
+    evaluating = ["evaluate", "model", "test.csv", "--labels", "species"]
+    assert protail(*evaluating, "--features", "f0").code == 0
 
 
 def test_a_feature_that_is_called_as_labels_are(tables, protail):
@@ -151,9 +151,9 @@ def test_a_model_without_columns_reads_a_table(tables, write, protail):
     assert "5 columns, id, f0 to f3" in ended.last_line
     assert "--exclude" in ended.last_line
     write_csv(tables / "codes.csv", columns(ROWS, id=np.arange(len(ROWS)), kind=CODES))
-    judging = ["evaluate", "model", "codes.csv", "--labels", "kind"]
-    assert protail(*judging, "--exclude", "id", "--json").json["all"] > 0.9
-    assert protail(*judging, "--columns", "f*", "--json").json["all"] > 0.9
+    evaluating = ["evaluate", "model", "codes.csv", "--labels", "kind"]
+    assert protail(*evaluating, "--exclude", "id", "--json").json["all"] > 0.9
+    assert protail(*evaluating, "--columns", "f*", "--json").json["all"] > 0.9
     comparing = ["compare", "model", "model", "codes.csv", "--labels", "kind"]
     assert protail(*comparing, "--exclude", "id").code == 0
     adding = ["add-class", "model", "7", "codes.csv", "--columns", "f*", "-o", "more"]
@@ -246,18 +246,18 @@ def test_labels_of_files_of_their_own(tmp_path, protail):
     ended = protail("fit", "x.npy", "--labels-file", "names.csv", *test, *other)
     assert ended.code == 0, ended.err
     assert ended.json["judged_on"] == "x.npy"
-    judging = ["--labels-file", "names.txt"]
-    assert protail("evaluate", "model", "x.npy", *judging, "--json").json["all"] > 0.9
-    twice = ["evaluate", "model", "x.npy", "x.npy", *judging]
-    assert protail(*twice, *judging, "--json").json["n_rows"] == 2 * len(ROWS)
+    evaluating = ["--labels-file", "names.txt"]
+    assert protail("evaluate", "model", "x.npy", *evaluating, "--json").json["all"] > 0.9
+    twice = ["evaluate", "model", "x.npy", "x.npy", *evaluating]
+    assert protail(*twice, *evaluating, "--json").json["n_rows"] == 2 * len(ROWS)
     ended = protail(*twice)
     assert ended.code == 2
     assert "1 file of labels was given for 2 files" in ended.last_line
-    assert protail("compare", "model", "other", "x.npy", *judging).code == 0
+    assert protail("compare", "model", "other", "x.npy", *evaluating).code == 0
     adding = ["add-class", "model", "dog", "x.npy", "-o", "more"]
-    assert protail(*adding, "--check", "x.npy", *judging).code == 0
+    assert protail(*adding, "--check", "x.npy", *evaluating).code == 0
     for wrong, words in (
-        ([*adding, *judging], "--labels-file"),
+        ([*adding, *evaluating], "--labels-file"),
         ([*fitting, "--test-labels-file", "y.npy", "-o", "m"], "--test-labels-file"),
     ):
         ended = protail(*wrong, "--overwrite")

@@ -7,11 +7,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from protail.cli import _completion as completion
 from protail.cli import app
+from protail.cli import options as completion
 from protail.data.images import dataset_names
-from protail.ops import distance_names
 from protail.recipes import recipe_names
+from protail_paper.cli.bench import BACKBONES, TABLE_NAMES
 from protail_paper.groups import BACKBONE_NAMES, bench_table
 
 
@@ -66,20 +66,70 @@ def test_files_are_left_to_the_shell(words):
 def test_the_names_are_those_there_are():
     assert completion.recipe_names() == recipe_names()
     assert list(completion.DATA_SETS) == dataset_names()
-    assert list(completion.BACKBONES) == list(BACKBONE_NAMES)
-    assert set(completion.DISTANCES) <= set(distance_names(ready=True))
-    assert [bench_table(name).name for name in completion.TABLES] == list(completion.TABLES)
+    assert list(BACKBONES) == list(BACKBONE_NAMES)
+    assert [bench_table(name).name for name in TABLE_NAMES] == list(TABLE_NAMES)
 
 
-def test_nothing_large_is_imported():
-    asked = [sys.executable, "-X", "importtime", "-m", "protail"]
+LARGE = {"torch", "sklearn", "pandas", "matplotlib", "scipy", "torchvision"}
+
+
+def imported_by(*arguments, **environment):
+    """Give how a command ends, and the modules that it imports."""
+    asked = [sys.executable, "-X", "importtime", "-m", "protail", *arguments]
     ended = subprocess.run(
-        asked, env=os.environ | asking("train", "pc-l"), capture_output=True, text=True, check=True
+        asked, env=os.environ | environment, capture_output=True, text=True, check=False
     )
+    found = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+    assert "protail.cli.app" in found
+    return ended, found
+
+
+def test_pressing_a_key_imports_nothing_large():
+    ended, imported = imported_by(**asking("train", "pc-l"))
     assert ended.stdout.split() == ["pc-la"]
-    imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
-    assert "protail.cli._app" in imported
-    assert not imported & {"torch", "sklearn", "pandas", "matplotlib", "scipy"}
+    assert not imported & LARGE
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--help", 0),
+        ("fit --help", 0),
+        ("bench --help", 0),
+        ("data list", 0),
+        ("fit missing.npz -o model", 2),
+        ("predict missing new.npz -o out.csv", 2),
+        ("evaluate missing test.npz", 2),
+        ("evaluate missing", 2),
+        ("compare missing other test.npz", 2),
+        ("add-class missing lynx lynx.npz", 2),
+    ],
+)
+def test_what_needs_no_torch_does_not_import_it(words, code):
+    ended, imported = imported_by(*words.split())
+    assert ended.returncode == code, ended.stderr
+    assert not imported & LARGE
+    assert len(imported) < 700
+
+
+def test_a_command_imports_no_other_one():
+    _, imported = imported_by("fit", "missing.npz", "-o", "model")
+    others = {"train", "search", "weights", "predict", "doctor"}
+    assert not imported & {f"protail.cli.{name}" for name in others}
+
+
+@pytest.mark.parametrize(("old", "new"), completion.OLD_FLAGS.items())
+def test_old_flags_are_told_and_taken(old, new, capsys):
+    assert completion.current_flags(["x", old, f"{old}=2"]) == ["x", new, f"{new}=2"]
+    assert (
+        capsys.readouterr().err == f"Note: {old} is called {new} now; the old name will go.\n" * 2
+    )
+
+
+def test_an_old_flag_still_works(protail):
+    ended = protail("train", "ncm", "--dataset", "missing.zip", "--aside-from", 0.5)
+    assert ended.last_line.startswith("protail train: --validation-from 0.5; expected")
+    assert ended.err.startswith("Note: --aside-from is called --validation-from now")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

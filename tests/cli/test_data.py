@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from protail.cli._data_tables import bars
-from protail.cli.data import data_app
+from protail.cli.data import app as data_app
+from protail.cli.data import bars
 from protail.data.images import cifar, dataset_names, load_dataset
 from protail.profile import ClassProfile
 from reference.image_data import write_cifar, write_class_folders
@@ -157,5 +157,5 @@ def test_bars_are_few_and_in_proportion():
 
 def test_the_split_of_a_folder_can_be_chosen(data, tmp_path):
     write_class_folders(tmp_path / "photos", {"ant": 10, "bee": 5})
-    ended = data("stats", "photos", "--test-share", 0.4, "--data-seed", 3, "--json")
+    ended = data("stats", "photos", "--test-fraction", 0.4, "--data-seed", 3, "--json")
     assert json.loads(ended.stdout)["description"]["split"] == {"test_share": 0.4, "seed": 3}

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protail.cli import app
-from protail.data.images import cifar, save_draw
+from protail.data.images import cifar, save_subset
 from protail.experiments import Run
 from reference.image_data import write_cifar, write_class_folders, write_picture
 from reference.tiny_data import tiny_data, write_tiny
@@ -64,9 +64,7 @@ def test_the_table(protail, run):
             assert rows[label] == f"{100 * recorded[stage][mode]['all']:.1f}"
 
 
-@pytest.mark.parametrize(
-    ("option", "mode"), [("--mirrored", "mirrored"), ("--no-mirrored", "plain")]
-)
+@pytest.mark.parametrize(("option", "mode"), [("--flip", "mirrored"), ("--no-flip", "plain")])
 def test_one_way_only(protail, run, option, mode):
     ended = protail("evaluate", "run", "--dataset", "draw.zip", "--device", "cpu", option, "--json")
     recorded = Run.open(run).evaluation()
@@ -95,25 +93,26 @@ def test_a_run_that_is_not_finished(protail, run):
 
 
 def test_what_is_for_models_and_what_is_for_runs(protail, run, model):
-    refused(protail("evaluate", "run", "test.npz"), "FILES cannot be used here", "run is a run")
+    refused(protail("evaluate", "run", "test.npz"), "test.npz: it is no photo")
+    refused(protail("evaluate", "run", "photos", "--flip"), "photos: there is no such file")
     refused(protail("evaluate", "run", "--features", "X"), "--features cannot be used here")
-    refused(protail("evaluate", "model", "test.npz", "--mirrored"), "--mirrored", "is no run")
+    refused(protail("evaluate", "model", "test.npz", "--flip"), "--flip", "is no run")
     refused(protail("evaluate", "model"), "FILES are missing")
     assert protail("evaluate", "model", "test.npz").code == 0
 
 
 def test_other_data_is_refused(protail, run, tmp_path):
     refused(protail("evaluate", "run"), "'patterns' has no name that is known", "--dataset")
-    save_draw(tiny_data(imbalance=20), tmp_path / "longer.zip")
+    save_subset(tiny_data(imbalance=20), tmp_path / "longer.zip")
     ended = protail("evaluate", "run", "--dataset", "longer.zip")
     refused(ended, "longer.zip", "imbalance")
-    save_draw(tiny_data(test_per_class=5), tmp_path / "fewer.zip")
+    save_subset(tiny_data(test_per_class=5), tmp_path / "fewer.zip")
     ended = protail("evaluate", "run", "--dataset", "fewer.zip")
-    refused(ended, "159 images to learn from and 50 to judge on", "--dataset")
+    refused(ended, "159 images to learn from and 50 to evaluate on", "--dataset")
 
 
 def test_other_images_in_the_same_numbers_are_refused(protail, run, tmp_path):
-    save_draw(tiny_data(seed=1), tmp_path / "other.zip")
+    save_subset(tiny_data(seed=1), tmp_path / "other.zip")
     ended = protail("evaluate", "run", "--dataset", "other.zip")
     refused(ended, "others than those of the run (in train, test)", "--dataset")
 
@@ -153,7 +152,7 @@ def test_images_that_a_draw_leaves_are_found_by_its_name(protail, tmp_path, monk
     monkeypatch.setitem(cifar.SOURCES, "cifar10-lt", write_cifar(tmp_path / "c", "cifar10-lt"))
     data = ["--dataset", "cifar10-lt", "--data-root", "c"]
     trained = protail(
-        *("train", "ncm", *data, "--imbalance", 10, "--aside-from", 2, "-o", "run"),
+        *("train", "ncm", *data, "--imbalance", 10, "--validation-from", 2, "-o", "run"),
         *("--device", "cpu", *NOTHING_LEARNED),
     )
     assert trained.code == 0, trained.err
@@ -201,7 +200,7 @@ def test_photos_some_of_which_cannot_be_read(protail, tmp_path):
     told = protail("evaluate", "run", "--dataset", "photos", "--device", "cpu", "--json")
     assert told.code == 0, told.err
     assert told.json["evaluation"] == Run.open(tmp_path / "run").evaluation()
-    # Another photo comes: these are no longer the images that the run was judged on.
+    # Another photo comes: these are no longer the images that the run was evaluated on.
     write_picture(tmp_path / "photos/ant/new.jpg", seed=77)
     refused(protail("evaluate", "run", "--dataset", "photos"), "Check --dataset")
 

@@ -34,7 +34,7 @@ def test_train_on_a_stored_stream(protail, folder):
     for words in (
         "representation: that of whole, 8 features; its stream of 600 stands for sampler",
         "classifier: prototype (distance euclidean) head from augmented centroids",
-        "whole: 221 images to learn from, 100 to judge on, 5 classes (many 1, medium 2, few 2)",
+        "whole: 221 images to learn from, 100 to evaluate on, 5 classes (many 1, medium 2, few 2)",
         "On cpu, driver plain: seed 0, 10 steps of the classifier",
         "Run: runs/pc-la-whole-seed0",
     ):
@@ -88,12 +88,12 @@ def test_evaluate(protail, folder, file):
     (folder / file).rename(folder / f"other-{file}")
     arguments = ["evaluate", "run", "--dataset", f"other-{file}", "--device", "cpu"]
     assert protail(*arguments, "--json").json["evaluation"] == Run.open("run").evaluation()
-    assert protail(*arguments, "--no-mirrored").code == 0
-    mirrored = protail(*arguments, "--mirrored")
+    assert protail(*arguments, "--no-flip").code == 0
+    flipped = protail(*arguments, "--flip")
     if file == "whole.npz":
-        assert "classifier (mirrored)" in mirrored.out
+        assert "classifier (mirrored)" in flipped.out
     else:
-        refused(mirrored, "--mirrored was given", "x_test_mirror")
+        refused(flipped, "--flip was given", "x_test_mirror")
     refused(protail("evaluate", "run"), "file of features it was trained on", "--dataset")
     other = "bare.safetensors" if file == "whole.npz" else "whole.npz"
     refused(protail("evaluate", "run", "--dataset", other), "differs in", "features")

@@ -97,7 +97,7 @@ def test_rows_that_look_memorised_are_not_praised(write, protail, tmp_path):
     rows = 9 * rng.normal(size=(20, 32))[labels] + 0.1 * rng.normal(size=(200, 32))
     write("memorised.npz", rows, labels)
     ended = protail("fit", "memorised.npz", "-o", "model")
-    assert "far too good: judge on rows that it has never seen, with --test" in ended.err
+    assert "far too good: evaluate on rows that it has never seen, with --test" in ended.err
     assert "may have learned from" in (tmp_path / "model" / "README.md").read_text()
     rows += 12 * rng.normal(size=rows.shape)
     write("noisy.npz", rows, labels)
@@ -148,7 +148,7 @@ def test_a_test_file_is_judged_on_instead(birds, protail):
 def test_nothing_held_out_nothing_judged(birds, protail, tmp_path):
     ended = protail("fit", "birds.npz", "-o", "model", "--held-out", "0")
     assert ended.code == 0
-    assert "nothing is judged" in ended.err
+    assert "nothing is evaluated" in ended.err
     assert not (tmp_path / "model" / "accuracy.png").exists()
 
 

@@ -24,13 +24,7 @@ COMMANDS = {
 
 # What each folder is said to be, and part of what is said to do with it.
 SAID = {
-    "run": ("a run of protail train, a network", "Judge it: protail evaluate run"),
-    "runs": ("a folder with runs of protail train", "Judge it: protail evaluate runs/seed0"),
-    "on-features": ("a run of protail train", "Judge it: protail evaluate on-features"),
-    "stopped": (
-        "a run",
-        "stopped is not finished: the command that began it goes on with --re",
-    ),
+    "runs": ("a folder with runs of protail train", "Name one of them, as in runs/seed0."),
     "backbone": ("a backbone that protail weights", "--set representation.weights=backbone"),
     "photos": ("a folder of images", "protail train RECIPE --dataset photos"),
     "models": ("a folder with models", "Name one of them, as in models/first."),
@@ -76,38 +70,33 @@ def typed(source, protail, monkeypatch):
 
 @pytest.mark.parametrize(
     ("command", "given"),
-    [
-        (command, given)
-        for command in COMMANDS
-        for given in SAID
-        # These it judges.
-        if not (command.startswith("evaluate") and given in ("run", "on-features", "stopped"))
-    ],
+    [(command, given) for command in COMMANDS for given in SAID],
 )
 def test_it_says_what_it_is_and_what_to_do(command, given, typed):
     what, advice = SAID[given]
     ended = typed(COMMANDS[command], given)
     assert ended.code == 2
     assert ended.last_line.startswith(f"protail {COMMANDS[command][0]}: {given} is {what}")
-    assert "expected a model, the folder that protail fit writes" in ended.last_line
+    assert "expected a model, the folder that protail fit or train writes" in ended.last_line
     assert advice in ended.last_line
     assert ended.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "evaluate alone"])
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("given", "said"),
     [
-        ("run", "protail evaluate run --dataset DATA"),
-        ("run", "protail weights run -o BACKBONE"),
-        ("runs", "protail evaluate runs/seed0 --dataset DATA"),
-        ("on-features", "protail evaluate on-features --dataset cifar100-lt-features"),
+        ("run", "rows.npz: it is no photo; expected files that end in .jpg"),
+        ("on-features", "rows.npz has rows of 6 numbers; on-features was fitted on rows of 64"),
+        ("stopped", "stopped: this run is not finished"),
     ],
 )
-def test_the_commands_that_it_names_work(given, named, typed, tmp_path):
-    assert named in typed(COMMANDS["predict"], given).last_line
-    words = {"DATA": "draw.zip", "BACKBONE": tmp_path / "new"}
-    ended = typed([words.get(word, word) for word in named.split()[1:]], None)
-    assert ended.code == 0, ended.err
+def test_a_run_takes_what_it_was_trained_on(command, given, said, typed):
+    words = [*COMMANDS[command], *(["-o", "new"] if command == "add-class" else [])]
+    ended = typed(words, given)
+    assert ended.code == 2
+    assert said in ended.last_line
+    assert ended.err.count("\n") == 1
 
 
 def test_a_damaged_model_is_told_as_such(typed, source, fitted_on_birds):

@@ -67,10 +67,10 @@ def test_an_error_is_an_object(arguments, code, kind, words, protail):
     ],
 )
 def test_whatever_ends_it(raised, code, kind, words, protail, monkeypatch):
-    def judge(*_):
+    def evaluate(*_):
         raise raised
 
-    monkeypatch.setattr("protail.cli._judging.judge", judge)
+    monkeypatch.setattr("protail.cli.sources.evaluate_rows", evaluate)
     ended = protail("evaluate", "model", "birds.npz", "--json")
     assert ended.code == code
     assert ended.err == ""

@@ -184,9 +184,9 @@ def test_one_row_is_one_row(protail, write):
     labels[0] = "unheard of"
     rows[1, 1] = np.nan
     write("holes.npz", rows, labels.astype(str))
-    judged = protail("evaluate", "model", "holes.npz")
-    assert "1 row holds NaN or infinity: left out." in judged.err
-    assert "1 row is of classes the model does not know" in judged.out
+    evaluated = protail("evaluate", "model", "holes.npz")
+    assert "1 row holds NaN or infinity: left out." in evaluated.err
+    assert "1 row is of classes the model does not know" in evaluated.out
     write("nothing.npz", rows[1:2], labels[1:2].astype(str))
     refused = protail("evaluate", "model", "nothing.npz")
     assert refused.code == 2

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from protail.cli._plugins import load_plugins
+from protail.cli.command import load_plugins
 
 RECIPE = """
 title = "Own"

@@ -124,7 +124,7 @@ def long_file(tmp_path):
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_prediction_goes_on_where_it_was(stop, long_file, process, protail, tmp_path):
     arguments = ("predict", "model", "long.npz", "-o", "out.csv")
-    running = process(*arguments, env=halts_at(tmp_path, "protail.cli._sources.ask", 3))
+    running = process(*arguments, env=halts_at(tmp_path, "protail.cli.sources.ask", 3))
     wait_for_halt(running)
     parts = tmp_path / "out.csv.parts"
     running.send_signal(stop)
@@ -156,7 +156,7 @@ def test_pieces_of_a_changed_file_are_not_taken(new_rows, protail, write, tmp_pa
     (parts / "job.json").write_text('{"format": "protail-predictions-1"}')
     ended = protail("predict", "model", "new.npz", "-o", "out.csv")
     assert ended.code == 2
-    assert "begin anew" in ended.last_line
+    assert "start again" in ended.last_line
     assert (parts / "job.json").exists()
     assert protail("predict", "model", "new.npz", "-o", "out.csv", "--overwrite").code == 0
     assert not parts.exists()
@@ -212,7 +212,7 @@ def test_pieces_of_another_array_or_damaged_ones_are_not_taken(
     long_file, process, protail, tmp_path
 ):
     np.savez(tmp_path / "two.npz", A=long_file, B=long_file[::-1])
-    halting = halts_at(tmp_path, "protail.cli._sources.ask", 4)
+    halting = halts_at(tmp_path, "protail.cli.sources.ask", 4)
     running = process(
         "predict", "model", "two.npz", "--features", "A", "-o", "out.csv", env=halting
     )

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from protail.cli.recipes import recipes_app
+from protail.cli.recipes import app as recipes_app
 from protail.recipes import Recipe, load_recipe, recipe_hash, recipe_names
 
 

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from protail._lock import FileLock
 from protail._messages import install_command
-from protail.cli.search import read_seconds, search
-from protail.data.images import save_draw
+from protail.cli.options import read_seconds
+from protail.cli.search import search
+from protail.data.images import save_subset
 from protail.recipes import load_recipe
 from reference.easy_images import easy_data
 from reference.image_data import write_class_folders
@@ -45,7 +46,7 @@ def protail(tmp_path, monkeypatch):
 
 @pytest.fixture
 def draw(tmp_path):
-    save_draw(easy_data(size=8), tmp_path / "draw.zip")
+    save_subset(easy_data(size=8), tmp_path / "draw.zip")
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch
         raise ValueError("that was all")
 
     monkeypatch.setattr("protail.experiments.run_search", no_search)
-    monkeypatch.setattr("protail.cli._train_plan.find_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("protail.experiments.pipeline.find_device", lambda _: torch.device("cuda"))
     place = "files" if kind == "files" else "draw.zip"
     ended = protail("--over", "classifier.tau", "--dataset", place)
     assert "that was all" in ended.stderr
@@ -142,8 +143,10 @@ def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch
 
 def test_the_split_of_a_folder_can_be_chosen(protail, tmp_path, monkeypatch):
     asked = {}
-    monkeypatch.setattr("protail.data.images.load_dataset", lambda *_, **given: asked.update(given))
-    protail("--over", "classifier.tau", "--data-seed", 3, "--test-share", 0.4)
+    monkeypatch.setattr(
+        "protail.experiments.data_sets.load_dataset", lambda *_, **given: asked.update(given)
+    )
+    protail("--over", "classifier.tau", "--data-seed", 3, "--test-fraction", 0.4)
     assert (asked["seed"], asked["test_share"]) == (3, 0.4)
 
 
@@ -217,7 +220,7 @@ def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
     over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
     given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=20", *over]
     code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
-    halting = halts_at(tmp_path, "protail.training.drivers.PlainDriver.advance", 3)
+    halting = halts_at(tmp_path, "protail.training.loop.PlainDriver.advance", 3)
     victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path, env=halting)
     wait_for_halt(victim)
     journal = tmp_path / "best.search.journal"

@@ -13,13 +13,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from protail.cli import _sources
+from protail.cli import sources
 from protail.data.augment import InputSpec
 from protail.data.images import ImageSet
 from protail.experiments import Run
 from protail.experiments import search as search_module
 from protail.models.backbones import backbone_names, register_backbone
-from protail.training.drivers import PlainDriver
+from protail.training.loop import PlainDriver
 from protail.training.stage2 import HeadGroup
 from reference.image_data import write_class_folders
 from reference.small_images import TINY, tiny
@@ -93,14 +93,14 @@ def test_a_signal_in_a_finaliser_stops_a_training_at_its_next_step(
 
 
 PLANNING = {
-    "reading the data": "protail.cli._dataset_options.load_data",
+    "reading the data": "protail.experiments.load_data",
     "making a network": "protail.training.stage1.make_backbone",
 }
 TRAINING = {
     "an epoch's end": "protail.experiments.run.Run.log",
     "looking at scores": "protail.experiments.pipeline.Pipeline.evaluate_training",
     "a checkpoint": "protail.experiments.run.save_checkpoint",
-    "judging": "protail.experiments.jobs.evaluate_heads",
+    "evaluating": "protail.experiments.pipeline.evaluate_heads",
     "stage 2": "protail.training.stage2.HeadGroup.forward",
 }
 
@@ -191,7 +191,7 @@ def test_a_prediction_keeps_the_pieces_before_the_signal(write, protail, folder,
     predicting = ["predict", "model", "new.npz", "-o", "out.csv"]
     monkeypatch.setattr(*resolved("protail.cli.predict._NAMED_AT_A_TIME"), 100)
     with monkeypatch.context() as patch:
-        at_call(patch, _sources, "ask", 2, in_a_finaliser)
+        at_call(patch, sources, "ask", 2, in_a_finaliser)
         stopped(protail(*predicting), "stopped.")
     assert len(list((folder / "out.csv.parts").glob("0*.part"))) == 2
     ended = protail(*predicting, "--json")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from protail.cli import app
 from protail.experiments import Run
 from protail.models.backbones import make_backbone
-from protail.training.drivers import launch_fabric
+from protail.training.loop import launch_fabric
 from reference import left_threads
 from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny
@@ -84,8 +84,8 @@ def test_two_processes_learn_what_one_does(folder):
     together, alone = Run.open(place), Run.open(folder / "alone")
     for stage, modes in alone.evaluation().items():
         for mode in ("plain", "mirrored"):
-            share = together.evaluation()[stage][mode]["all"]
-            assert share == pytest.approx(modes[mode]["all"], abs=0.03)  # of 80 images
+            fraction = together.evaluation()[stage][mode]["all"]
+            assert fraction == pytest.approx(modes[mode]["all"], abs=0.03)  # of 80 images
     assert together.evaluation()["classifier"]["plain"]["all"] > 0.5  # chance is 0.1
     # Gradients are averaged: the same steps but for rounding.
     weights, expected = together.weights(), alone.weights()

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from protail.cli import _train_progress, app
+from protail.cli import app, progress
 from protail.cli.command import Voice
-from protail.data.images import save_draw
+from protail.data.images import save_subset
 from protail.evaluation import Evaluation
 from protail.experiments import Job, Progress, Run
 from protail.recipes import load_recipe, recipe_hash
@@ -72,7 +72,7 @@ def test_it_says_what_it_does_and_learns(source):
         "tiny: Patterns in seconds",
         "representation: resnet32 from scratch, linear",
         "classifier: prototype",
-        "159 images to learn from, 80 to judge on, 10 classes (many 0, medium 3, few 7)",
+        "159 images to learn from, 80 to evaluate on, 10 classes (many 0, medium 3, few 7)",
         "On cpu, driver plain: seed 0, 30 steps, then 7 of the classifier",
         "seed 0: epoch 1/3, loss ",
         "seed 0: epoch 3/3, loss ",
@@ -117,50 +117,59 @@ def test_held_out_images_stand_in_for_the_test_images(protail, folder):
     [run] = ended.json["runs"]
     assert run["run"].endswith("-patterns-10-first-held-out-seed0")
     assert ended.json["data"]["held_out"] == 0.25
-    judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
-    assert judged.n_rows == 41  # of 159 training images; the 80 test images are not looked at
+    evaluated = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
+    assert evaluated.n_rows == 41  # of 159 training images; the 80 test images are not looked at
     again = protail("evaluate", run["run"], "--dataset", "draw.zip", "--json")
     assert again.json["evaluation"] == run["evaluation"]
     refused(protail("train", "tiny.toml", "--dataset", "draw.zip", "--held-out", 1.5), "1.5")
 
 
 def test_images_of_a_wider_draw_stand_in_for_the_test_images(protail, folder):
-    save_draw(tiny_data(imbalance=2), folder / "wide.zip")
+    save_subset(tiny_data(imbalance=2), folder / "wide.zip")
     wide = ["--dataset", "wide.zip"]
     given = ["train", "tiny.toml", *wide, *NOTHING_LEARNED, "--imbalance", 10]
-    ended = protail(*given, "--aside-from", 2, "--json")
+    ended = protail(*given, "--validation-from", 2, "--json")
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
     assert run["run"].endswith("-patterns-10-first-aside-seed0")
     assert ended.json["data"]["aside_from"] == 2
     assert "held_out" not in ended.json["data"]
-    judged = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
+    evaluated = Evaluation.from_dict(run["evaluation"]["classifier"]["plain"])
     # The rarest class has 4 images at imbalance 10 and 20 at 2.
-    assert judged.class_rows.tolist() == [16] * 10
-    assert judged.counts.tolist() == tiny_data().train.profile.counts.tolist()
+    assert evaluated.class_rows.tolist() == [16] * 10
+    assert evaluated.counts.tolist() == tiny_data().train.profile.counts.tolist()
     again = protail("evaluate", run["run"], *wide, "--json")
     assert again.code == 0, again.err
     assert again.json["evaluation"] == run["evaluation"]
     # Others of as many images are noticed, and a draw that does not have them.
-    save_draw(tiny_data(imbalance=2, seed=5), folder / "other.zip")
+    save_subset(tiny_data(imbalance=2, seed=5), folder / "other.zip")
     other = protail("evaluate", run["run"], "--dataset", "other.zip")
     assert "others than those of the run" in other.last_line
     narrow = protail("evaluate", run["run"], "--dataset", "draw.zip")
     assert "too few images for imbalance 2" in narrow.last_line
-    resumed = protail(*given, "--aside-from", 2, "--resume")
+    resumed = protail(*given, "--validation-from", 2, "--resume")
     assert "Nothing is left to do" in resumed.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--aside-from", 2, "--held-out", 0.2], "--held-out 0.2 and --aside-from 2 are given"),
-        (["--aside-from", 0.5], "--aside-from 0.5; expected a ratio of at least 1"),
-        (["--aside-from", 10], "no more images at imbalance 10 than at 10"),
-        (["--aside-from", 20], "no more images at imbalance 20 than at 10"),
-        (["--aside-from", 2], "too few images for imbalance 2"),
-        (["--aside-from", 2, "--dataset", "photos"], "'imagefolder' was not cut to a long tail"),
-        (["--aside-from", 2, "--dataset", "cifar100-lt-features"], "expected images to judge"),
+        (
+            ["--validation-from", 2, "--held-out", 0.2],
+            "--held-out 0.2 and --validation-from",
+        ),
+        (["--validation-from", 0.5], "--validation-from 0.5; expected a ratio of at least 1"),
+        (["--validation-from", 10], "no more images at imbalance 10 than at 10"),
+        (["--validation-from", 20], "no more images at imbalance 20 than at 10"),
+        (["--validation-from", 2], "too few images for imbalance 2"),
+        (
+            ["--validation-from", 2, "--dataset", "photos"],
+            "was not cut to a long tail",
+        ),
+        (
+            ["--validation-from", 2, "--dataset", "cifar100-lt-features"],
+            "expected images",
+        ),
     ],
 )
 def test_no_wider_draw_to_judge_on(words, said, protail, folder):
@@ -175,10 +184,10 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
     assert protail(*TRAIN, "--seed", 1, "-o", "alone").code == 0
     same_results(folder / "both/seed0", source / "whole")
     same_results(folder / "both/seed1", folder / "alone")
-    shares = [run["evaluation"]["classifier"]["plain"]["all"] for run in ended.json["runs"]]
-    assert shares[0] != shares[1]
+    fractions = [run["evaluation"]["classifier"]["plain"]["all"] for run in ended.json["runs"]]
+    assert fractions[0] != fractions[1]
     told = ended.json["summary"]["classifier"]["all"]
-    assert told == pytest.approx({"mean": np.mean(shares), "std": np.std(shares, ddof=1)})
+    assert told == pytest.approx({"mean": np.mean(fractions), "std": np.std(fractions, ddof=1)})
 
     # One of them was stopped at the very end: only that one has something left to do.
     (folder / "both/seed1/evaluation.json").unlink()
@@ -196,7 +205,7 @@ def test_seeds_at_once_are_each_seed_alone(protail, source, folder):
 @pytest.fixture
 def halted(process, folder):
     """Start a training and halt it in its last epoch, with a checkpoint of an earlier one."""
-    environment = halts_at(folder, "protail.training.drivers.PlainDriver.advance", 25)
+    environment = halts_at(folder, "protail.training.loop.PlainDriver.advance", 25)
     running = process(*TRAIN, "-o", "run", "--checkpoint-every", 0, env=environment)
     wait_for_halt(running)  # at step 25 of 30
     yield running
@@ -312,7 +321,7 @@ def test_a_run_does_not_go_on_with_other_images(protail, folder):
     assert protail(*TRAIN, *NOTHING_LEARNED, "-o", "run").code == 0
     (folder / "run/evaluation.json").unlink()
     (folder / "draw.zip").unlink()
-    save_draw(tiny_data(seed=1), folder / "draw.zip")
+    save_subset(tiny_data(seed=1), folder / "draw.zip")
     refused(protail(*TRAIN, *NOTHING_LEARNED, "-o", "run", "--resume"), "data.images.train")
 
 
@@ -326,7 +335,7 @@ def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder
     arguments = ["train", "ce", "--dataset", "photos", "--device", "cpu", "-o", "run", *augment]
     arguments.append("--from-scratch")
     ended = protail(*arguments, "--set", "representation.backbone=resnet32")
-    refused(ended, "1 of 7 images to judge on", "photos/test/bee/1.jpg", "protail data prepare")
+    refused(ended, "1 of 7 images to evaluate on", "photos/test/bee/1.jpg", "protail data prepare")
     assert "new run with --on-bad-image skip" in ended.last_line
     assert not (folder / "run").exists()
 
@@ -382,7 +391,7 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     epochs = ["--set", "representation.epochs=2", "--set", "classifier.epochs=0"]
     ended = protail(*TRAIN, *epochs)
     assert ended.code == 0, ended.err
@@ -393,10 +402,10 @@ def test_whoever_watches_sees_a_bar(protail, monkeypatch):
 
 def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, folder):
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     recipe = load_recipe("wd").with_overrides({"representation.epochs": 40})
     job = Job(recipe, tiny_data(), 4, folder)
-    with _train_progress.training_progress(Voice(False), [job]) as watch:
+    with progress.training_progress(Voice(False), [job]) as watch:
         for epoch in range(21, 41):  # resumed half-way
             watch(Progress(job, epoch, 1.0, {"all": 0.5, "few": 0.25}))
     lines = capsys.readouterr().err.splitlines()
@@ -410,14 +419,14 @@ def test_lines_come_at_every_tenth_and_know_the_time_left(monkeypatch, capsys, f
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_bar_leaves_room_for_the_time_left(width, recipe, monkeypatch, folder):
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr(_train_progress.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     monkeypatch.setattr(Voice, "is_watched", property(lambda voice: True))
     job = Job(load_recipe(recipe), tiny_data(), 4, folder)
     scores = {"all": 0.5, "many": 0.6, "medium": 0.4, "few": 0.25}
-    with _train_progress.training_progress(Voice(False), [job]) as watch:
+    with progress.training_progress(Voice(False), [job]) as watch:
         for epoch in (100, 110, 120):
             watch(Progress(job, epoch, 1.0, scores))
     drawn = re.split(r"[\r\n]|\x1b\[\??\d*[A-Za-z]", screen.getvalue())
@@ -433,10 +442,10 @@ def test_of_several_phases_it_says_which(monkeypatch, capsys, folder):
     job = Job(load_recipe("dro-lt").with_overrides(changes), tiny_data(), 4, folder)
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=120)
-    monkeypatch.setattr(_train_progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
     for watched in (False, True):
         monkeypatch.setattr(Voice, "is_watched", property(lambda voice, watched=watched: watched))
-        with _train_progress.training_progress(Voice(False), [job]) as watch:
+        with progress.training_progress(Voice(False), [job]) as watch:
             for epoch in range(1, 11):
                 watch(Progress(job, epoch, 1.0))
     lines = capsys.readouterr().err.splitlines()

@@ -3,20 +3,22 @@
 import numpy as np
 import pytest
 
-from protail.data.images import DataSet, save_draw
+from protail.data.images import DataSet, save_subset
 from reference.real_data import real_cifar
 
 pytestmark = pytest.mark.slow
 
 
-def some_of(data, n_classes, share):
+def some_of(data, n_classes, fraction):
     """Keep the first classes, and a share of the images of each."""
     parts = {}
     for part in ("train", "test"):
         images = getattr(data, part)
         index = np.concatenate(
             [
-                np.flatnonzero(images.labels == code)[: int(share * np.sum(images.labels == code))]
+                np.flatnonzero(images.labels == code)[
+                    : int(fraction * np.sum(images.labels == code))
+                ]
                 for code in range(n_classes)
             ]
         )
@@ -27,8 +29,8 @@ def some_of(data, n_classes, share):
 
 
 def test_the_full_method_learns_real_photographs(protail, tmp_path):
-    data = some_of(real_cifar("cifar10-lt"), n_classes=3, share=0.1)
-    save_draw(data, tmp_path / "some.zip")
+    data = some_of(real_cifar("cifar10-lt"), n_classes=3, fraction=0.1)
+    save_subset(data, tmp_path / "some.zip")
     changes = {
         "representation.backbone": "resnet32",
         "representation.epochs": 3,
@@ -43,6 +45,6 @@ def test_the_full_method_learns_real_photographs(protail, tmp_path):
     ended = protail("train", "pc-cdt-la", "--dataset", "some.zip", *words, "--json")
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
-    judged = run["evaluation"]["classifier"]["plain"]
+    evaluated = run["evaluation"]["classifier"]["plain"]
     assert len(data.test) == 300
-    assert judged["balanced_accuracy"] > 0.45  # chance is 1/3, its deviation here 0.03
+    assert evaluated["balanced_accuracy"] > 0.45  # chance is 1/3, its deviation here 0.03

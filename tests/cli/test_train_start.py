@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from protail.cli._train_start import check_photos_suffice, expectation, start_words
 from protail.data.images import DataSet, ImageSet
+from protail.experiments import check_photos_suffice, expectation, start_words
 from protail.recipes import load_recipe
 from reference.image_data import resident, write_class_folders
 from reference.small_images import TINY

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from protail.cli import app
 from protail.experiments import Run
 from protail.models.backbones import load_weights, make_backbone
-from protail.models.backbones.shards import INDEX
+from protail.models.backbones.weights import INDEX
 from reference.patience import PATIENCE
 from reference.tiny_data import write_tiny
 

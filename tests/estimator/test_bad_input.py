@@ -48,12 +48,15 @@ BAD_ARGUMENTS = [
     ({"momentum": 1.0}, "momentum=1.0 is not valid; expected .* at least 0 and below 1"),
     ({"batch_size": True}, "batch_size=True is not valid; expected a whole number"),
     ({"prior": "flat"}, "prior='flat' is unknown; expected one of 'uniform', 'train'"),
-    ({"prior": [0.5, 0.5, 0.5, 0.5]}, "prior has .* sum 2; expected shares .* sum to 1"),
-    ({"prior": [0.5, 0.5]}, r"prior has shape \(2,\); expected one share for each of the 4"),
-    ({"prior": [-0.5, 0.5, 0.5, 0.5]}, "prior has smallest share -0.5"),
+    ({"prior": [0.5, 0.5, 0.5, 0.5]}, "prior has .* sum 2; expected fractions .* sum to 1"),
+    ({"prior": [0.5, 0.5]}, r"prior has shape \(2,\); expected one fraction for each of the 4"),
+    ({"prior": [-0.5, 0.5, 0.5, 0.5]}, "prior has smallest fraction -0.5"),
     ({"device": "gpu"}, "device='gpu' is no device; expected 'auto', 'cpu'"),
     ({"device": "mps"}, "device='mps' is not supported; expected 'auto', 'cpu' or 'cuda'"),
-    ({"prior": {0: 1.0}}, "prior={0: 1.0} is not valid; expected 'uniform', 'train' or one share"),
+    (
+        {"prior": {0: 1.0}},
+        "prior={0: 1.0} is not valid; expected 'uniform', 'train' or one fraction",
+    ),
     ({"device": "cuda:99"}, "device='cuda:99' was asked for, but torch sees"),
 ]
 

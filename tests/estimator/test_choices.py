@@ -53,12 +53,14 @@ def test_no_evidence_without_rows_to_spare():
 
 
 @settings(max_examples=20)
-@given(share=st.floats(0.4, 0.95), seed=st.integers(0, 100))
-def test_sharpness_reaches_the_probability(share, seed):
+@given(fraction=st.floats(0.4, 0.95), seed=st.integers(0, 100))
+def test_sharpness_reaches_the_probability(fraction, seed):
     X, y = rows_and_labels([30, 10, 5], seed)
     evidence = evidence_of(X, y, "euclidean", 3)
-    sharpness = evidence.sharpness_at(share * evidence.accuracy)
-    assert evidence.own_probability(sharpness) == pytest.approx(share * evidence.accuracy, abs=0.01)
+    sharpness = evidence.sharpness_at(fraction * evidence.accuracy)
+    assert evidence.own_probability(sharpness) == pytest.approx(
+        fraction * evidence.accuracy, abs=0.01
+    )
 
 
 def test_identical_rows_do_not_break_the_choice():

@@ -287,11 +287,11 @@ def test_scale_calibrates_rows_that_were_not_memorised():
 
 def test_logit_adjustment_favours_rare_classes():
     X, y = long_tailed(spread=3.0, largest=200)
-    shares = [
+    fractions = [
         (PrototypeClassifier(logit_adjustment=tau, random_state=0).fit(X, y).predict(X) > 2).mean()
         for tau in (0.0, 1.0)
     ]
-    assert shares[1] > shares[0]
+    assert fractions[1] > fractions[0]
 
 
 def test_survives_pickle_clone_and_pipeline():

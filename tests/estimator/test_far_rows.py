@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail import PrototypeClassifier
-from protail.cli._sources import Model, ask
+from protail.cli.sources import Model, ask
 
 N_CLASSES, N_FEATURES = 4, 6
 models = st.tuples(
@@ -123,7 +123,7 @@ def test_classes_without_rows_stay_out_of_it():
         assert_one_answer(model, rows)
         assert (model.predict_proba(rows)[:, [0, -1]] == 0).all()
         assert np.isposinf(model.distances(rows)[:, [0, -1]]).all()
-    with pytest.raises(ValueError, match="every share to classes that have had no rows"):
+    with pytest.raises(ValueError, match="every fraction to classes that have had no rows"):
         model.set_params(prior=[0.5, 0, 0, 0, 0, 0.5]).predict(X)
 
 

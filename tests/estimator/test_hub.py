@@ -130,9 +130,9 @@ def test_without_the_extra(tmp_path, fitted, rows, monkeypatch):
         return real(name, *args)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    for share in (fitted.push_to_hub, PrototypeClassifier.from_pretrained):
+    for fraction in (fitted.push_to_hub, PrototypeClassifier.from_pretrained):
         with pytest.raises(ImportError, match=r"pip install .*\[hub\]"):
-            share("user/bugs")
+            fraction("user/bugs")
     fitted.save(tmp_path / "model")  # a folder needs no hub
     assert_same_bits(PrototypeClassifier.from_pretrained(tmp_path / "model"), fitted, rows[0])
 

@@ -99,7 +99,7 @@ def test_classes_stay_sorted(temperature):
 def test_added_classes_need_a_prior_that_can_grow():
     X, y = rows_of(3)
     fitted = PrototypeClassifier(prior=[0.5, 0.5], max_steps=5).fit(X[y < 2], y[y < 2])
-    with pytest.raises(ValueError, match=r"prior is an array of 2 shares.*set_params"):
+    with pytest.raises(ValueError, match=r"prior is an array of 2 fractions.*set_params"):
         fitted.add_classes(X[y == 2], y[y == 2])
 
 

@@ -167,7 +167,7 @@ def test_cancelling_fractions_are_no_difference():
 
 
 def test_every_resample_has_as_many_rows_as_the_test_set():
-    # All rows change, so that the share of changed rows is 1 whatever is drawn.
+    # All rows change, so that the fraction of changed rows is 1 whatever is drawn.
     cells = np.array([[0, 10, 0], [0, 5, 0], [0, 1, 0]])
     drawn = resampled_differences(cells, np.ones((3, 1)), 200, np.random.default_rng(0))
     assert (drawn == 1).all()

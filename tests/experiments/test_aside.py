@@ -1,4 +1,4 @@
-"""A draw judged on images that a wider one has: which they are, and what is refused."""
+"""A draw evaluated on images that a wider one has: which they are, and what is refused."""
 
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ from protail.data.images import (
     load_dataset,
     long_tailed_counts,
     long_tailed_index,
-    save_draw,
+    save_subset,
 )
 from protail.data.images.long_tail import subset_description
-from protail.experiments import aside_counts, aside_data
+from protail.experiments import validation_counts, validation_data
 from reference.image_data import write_cifar
 from reference.real_data import real_cifar
 
@@ -62,17 +62,17 @@ def drawn(counts, ratio, kept=None, test=None):
 @pytest.mark.parametrize("kind", ["exp", "step"])
 def test_the_last_of_each_class_are_judged_on(root, selection, kind):
     wide, narrow = draws("cifar10-lt", root, selection=selection, kind=kind)
-    parts = aside_data(wide, narrow)
-    n_judged = 12 - 2
-    judged, learned = [], []
+    parts = validation_data(wide, narrow)
+    n_evaluated = 12 - 2
+    evaluated, learned = [], []
     for label in range(10):
         there = wide.train.origin[wide.train.labels == label].tolist()
-        judged += there[-n_judged:]
+        evaluated += there[-n_evaluated:]
         kept = narrow.train.origin[narrow.train.labels == label]
-        learned += [i for i in kept if i not in there[-n_judged:]]
-    assert parts.test.origin.tolist() == judged
+        learned += [i for i in kept if i not in there[-n_evaluated:]]
+    assert parts.test.origin.tolist() == evaluated
     assert parts.train.origin.tolist() == learned
-    assert set(parts.test.profile.counts) == {n_judged}
+    assert set(parts.test.profile.counts) == {n_evaluated}
     assert parts.validation is None
     assert not set(contents(parts.train)) & set(contents(parts.test))
     assert not set(contents(wide.test)) & set(contents(parts.test))
@@ -83,11 +83,11 @@ def test_the_last_of_each_class_are_judged_on(root, selection, kind):
 @pytest.mark.parametrize("selection", ["shuffled", "first"])
 def test_an_exported_wide_draw_gives_the_same(root, selection):
     wide, narrow = draws("cifar10-lt", root, selection=selection)
-    save_draw(wide, root / "wide.zip")
-    save_draw(narrow, root / "narrow.zip")
-    expected = aside_data(wide, narrow)
-    same(aside_data(*draws(root / "wide.zip")), expected)
-    same(aside_data(wide, load_dataset(root / "narrow.zip")), expected)
+    save_subset(wide, root / "wide.zip")
+    save_subset(narrow, root / "narrow.zip")
+    expected = validation_data(wide, narrow)
+    same(validation_data(*draws(root / "wide.zip")), expected)
+    same(validation_data(wide, load_dataset(root / "narrow.zip")), expected)
 
 
 @given(
@@ -96,26 +96,28 @@ def test_an_exported_wide_draw_gives_the_same(root, selection):
 def test_as_few_as_can_be_are_taken_from_the_narrow_draw(sizes):
     narrow = np.array([n for n, _ in sizes])
     wide = narrow + [more for _, more in sizes]
-    learned, n_judged = aside_counts(wide, narrow)
-    assert n_judged == wide.min() - narrow.min()
-    if n_judged < 1:
+    learned, n_evaluated = validation_counts(wide, narrow)
+    assert n_evaluated == wide.min() - narrow.min()
+    if n_evaluated < 1:
         return
-    # As many of every class are judged on, so no fewer can be taken than it lacks.
-    np.testing.assert_array_equal(narrow - learned, [max(0, n_judged - more) for _, more in sizes])
+    # As many of every class are evaluated on, so no fewer can be taken than it lacks.
+    np.testing.assert_array_equal(
+        narrow - learned, [max(0, n_evaluated - more) for _, more in sizes]
+    )
     assert (learned > 0).all()
     data = drawn(wide, 2)
-    parts = aside_data(data, drawn(narrow, 3, data.train, data.test))
+    parts = validation_data(data, drawn(narrow, 3, data.train, data.test))
     np.testing.assert_array_equal(parts.train.profile.counts, learned)
-    assert set(parts.test.profile.counts) == {n_judged}
+    assert set(parts.test.profile.counts) == {n_evaluated}
 
 
 def test_identical_images_are_judged_on_only_where_nobody_has_seen_them():
     data = drawn([9, 9], 1)
     data.train.pixels[8] = data.train.pixels[0]  # learned from
     data.train.pixels[17] = data.train.pixels[1]  # learned from, in the other class
-    data.train.pixels[7] = data.train.pixels[6]  # both are judged on
+    data.train.pixels[7] = data.train.pixels[6]  # both are evaluated on
     data.train.pixels[16] = data.test.pixels[0]
-    parts = aside_data(data, drawn([6, 3], 3, data.train, data.test))
+    parts = validation_data(data, drawn([6, 3], 3, data.train, data.test))
     assert parts.train.profile.counts.tolist() == [3, 3]
     assert parts.test.profile.counts.tolist() == [5, 4]
     assert contents(parts.test) == contents(data.train.subset([3, 4, 5, 6, 7, 12, 13, 14, 15]))
@@ -125,30 +127,30 @@ def test_wrong_use_is_told(root):
     wide, narrow = draws("cifar10-lt", root)
     for ratio in (4, 25):
         with pytest.raises(ValueError, match=r"at imbalance 25 than at .* a smaller ratio"):
-            aside_data(narrow, load_dataset("cifar10-lt", root=root, imbalance=ratio))
+            validation_data(narrow, load_dataset("cifar10-lt", root=root, imbalance=ratio))
     author = load_dataset("cifar10-lt", root=root, imbalance=25, selection="author")
     with pytest.raises(ValueError, match="two stages learn from different images"):
-        aside_data(wide, author)
+        validation_data(wide, author)
     others = {"selection": "first", "kind": "step", "seed": 1}
     for key, value in others.items():
         other = load_dataset("cifar10-lt", root=root, imbalance=25, **{key: value})
         with pytest.raises(ValueError, match=f"imbalance 4 and 25 differ in .*{key}"):
-            aside_data(wide, other)
+            validation_data(wide, other)
     with pytest.raises(ValueError, match="differ in name"):
-        aside_data(wide, replace(narrow, name="cifar100-lt"))
+        validation_data(wide, replace(narrow, name="cifar100-lt"))
     with pytest.raises(ValueError, match="not cut to a long tail"):
-        aside_data(wide, replace(narrow, description={}))
+        validation_data(wide, replace(narrow, description={}))
     moved = replace(narrow, train=narrow.train.subset(np.arange(len(narrow.train))[::-1]))
     with pytest.raises(ValueError, match=r"at imbalance 25 is not what the one at 4 begins with"):
-        aside_data(wide, moved)
+        validation_data(wide, moved)
 
 
 def test_of_the_real_one_45_of_every_class_are_judged_on():
     wide, narrow = (real_cifar("cifar100-lt", ratio) for ratio in (10, 100))
-    parts = aside_data(wide, narrow)
-    judged, learned = parts.test.profile.counts, parts.train.profile.counts
+    parts = validation_data(wide, narrow)
+    evaluated, learned = parts.test.profile.counts, parts.train.profile.counts
     # One of them is, pixel by pixel, a test image.
-    assert sorted(judged) == [44] + [45] * 99
+    assert sorted(evaluated) == [44] + [45] * 99
     taken = narrow.train.profile.counts - learned
     assert taken[taken > 0].tolist() == [45, 34, 23, 13, 5]
     assert learned.min() == 5
@@ -162,5 +164,8 @@ def test_of_the_real_one_45_of_every_class_are_judged_on():
 @pytest.mark.slow
 def test_an_exported_draw_of_the_real_one_gives_the_same(tmp_path):
     wide, narrow = (real_cifar("cifar100-lt", ratio) for ratio in (10, 100))
-    save_draw(wide, tmp_path / "wide.zip")
-    same(aside_data(*draws(tmp_path / "wide.zip", wide=10, narrow=100)), aside_data(wide, narrow))
+    save_subset(wide, tmp_path / "wide.zip")
+    same(
+        validation_data(*draws(tmp_path / "wide.zip", wide=10, narrow=100)),
+        validation_data(wide, narrow),
+    )

@@ -19,7 +19,7 @@ def contents(images):
 @pytest.mark.parametrize("seed", [0, 7])
 def test_parts_are_of_the_training_images_only(seed):
     data = easy_data()
-    parts = held_out_data(data, share=0.2, seed=seed)
+    parts = held_out_data(data, fraction=0.2, seed=seed)
     train, held = contents(parts.train), contents(parts.test)
     assert train | held == contents(data.train)
     assert not train & held
@@ -30,7 +30,7 @@ def test_parts_are_of_the_training_images_only(seed):
 
 
 def test_every_class_with_two_images_is_judged_and_learned():
-    parts = held_out_data(easy_data((*COUNTS, 1)), share=0.2)
+    parts = held_out_data(easy_data((*COUNTS, 1)), fraction=0.2)
     counts = np.array([*COUNTS, 1])
     held = parts.test.profile.counts
     np.testing.assert_array_equal(held[:-1], np.maximum(np.rint(0.2 * counts[:-1]), 1))
@@ -50,7 +50,7 @@ def test_identical_images_stay_together():
     pixels = np.repeat(np.arange(10, dtype=np.uint8), 2)[:, None, None, None]
     images = ImageSet([0] * 20, ("ant",), np.broadcast_to(pixels, (20, 3, 2, 2)).copy())
     for seed in range(5):
-        parts = held_out_data(DataSet("twins", images, images), share=0.3, seed=seed)
+        parts = held_out_data(DataSet("twins", images, images), fraction=0.3, seed=seed)
         assert len(parts.test) == 6
         assert not contents(parts.train) & contents(parts.test)
 
@@ -61,7 +61,7 @@ def test_copies_of_one_file_stay_together(tmp_path):
         (tmp_path / file).write_bytes(b"photo %02d" % (i // 2))
     images = ImageSet([0] * 20, ("ant",), files=files, folder=tmp_path)
     for seed in range(5):
-        parts = held_out_data(DataSet("twins", images, images), share=0.3, seed=seed)
+        parts = held_out_data(DataSet("twins", images, images), fraction=0.3, seed=seed)
         assert len(parts.test) == 6
         train, held = ({p.read_bytes() for p in part.paths} for part in (parts.train, parts.test))
         assert not train & held
@@ -104,7 +104,7 @@ def test_a_search_counts_all_training_images():
     ("change", "words"),
     [
         ({"score": "balance"}, "Did you mean 'balanced'"),
-        ({"share": 1.5}, "share=1.5"),
+        ({"fraction": 1.5}, "fraction=1.5"),
         ({"keys": ()}, "keys is empty"),
         ({"data": easy_data((30, 25))}, "fewer than 20"),
         ({"recipe": dataclasses.replace(RECIPE, representation=None)}, "as in 'wd/pc'"),

@@ -20,7 +20,7 @@ from protail.experiments import (
     run_jobs,
 )
 from protail.models.backbones import make_backbone
-from protail.models.heads import register_head
+from protail.models.heads import HEADS, register_head
 from protail.recipes import load_recipe
 from protail.training.features import FrozenFeatures
 from protail_paper.scores import score_head
@@ -41,11 +41,11 @@ def test_groups_go_by_the_counts_that_a_data_set_names():
     named = frozen(group_counts=np.array([160, 30, 20, 8]))
     assert named.counts.tolist() == [60, 30, 15, 8]  # what losses go by
     for features, groups in ((frozen(), [[], [0, 1], [2, 3]]), (named, [[0], [1, 2], [3]])):
-        judged = Evaluation.from_dict(evaluate_heads({"": head}, features)[""]["plain"])
-        assert [list(group) for group in judged.groups.values()] == groups
+        evaluated = Evaluation.from_dict(evaluate_heads({"": head}, features)[""]["plain"])
+        assert [list(group) for group in evaluated.groups.values()] == groups
         scores = score_head(head, features)["scores"]["plain"]
         assert {name: scores[name] for name in ("many", "medium", "few")} == {
-            name: getattr(judged, name) for name in ("many", "medium", "few")
+            name: getattr(evaluated, name) for name in ("many", "medium", "few")
         }
 
 
@@ -81,7 +81,6 @@ def test_a_recipe_that_does_not_suit_the_data_is_told(key, value, told, tmp_path
         plan_steps(recipe.with_overrides({key: value}), tiny_data())
 
 
-@register_head("wants-1024-for-tests")
 class Wants1024(nn.Linear):
     def __init__(self, n_classes, n_features):
         if n_features % 1024:
@@ -89,7 +88,11 @@ class Wants1024(nn.Linear):
         super().__init__(n_features, n_classes)
 
 
-def test_a_head_of_stage_2_that_cannot_be_made_is_told_before_stage_1(tmp_path):
+def test_a_head_of_stage_2_that_cannot_be_made_is_told_before_stage_1(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        HEADS, "_factories", {name: HEADS._factories[name] for name in HEADS.names()}
+    )
+    register_head("wants-1024-for-tests")(Wants1024)
     (tmp_path / "tiny.toml").write_text(RECIPE)
     changes = {"classifier.head": "wants-1024-for-tests", "classifier.centroids": "none"}
     recipe = load_recipe(tmp_path / "tiny.toml").with_overrides(changes)

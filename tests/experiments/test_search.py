@@ -325,7 +325,7 @@ def test_a_journal_of_other_data_is_refused(tmp_path):
         run(other, tmp_path, 2)
     for change, words in [
         ({"seed": 1}, "seed"),
-        ({"share": 0.5}, "held_out"),
+        ({"fraction": 0.5}, "held_out"),
         ({"score": "all"}, "score"),
     ]:
         with pytest.raises(ValueError, match=f"another search.*{words}"):

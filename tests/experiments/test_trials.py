@@ -166,9 +166,9 @@ def test_a_trial_that_kills_its_workers_is_given_up(path):
 
 def test_workers_share_the_trials(path):
     workers = [start_worker(path, 16, 0.02) for _ in range(2)]
-    shares = [process.communicate(timeout=PATIENCE)[0].count("began") for process in workers]
+    fractions = [process.communicate(timeout=PATIENCE)[0].count("began") for process in workers]
     assert [process.returncode for process in workers] == [0, 0]
-    assert sum(shares) == 16
+    assert sum(fractions) == 16
     with open_journal(path) as journal:
         trials = journal.trials()
     assert [trial.state for trial in trials] == ["done"] * 16

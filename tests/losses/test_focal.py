@@ -40,11 +40,11 @@ def slope(loss, gap):
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
 def test_what_is_nearly_right_is_forgotten_faster_than_by_cross_entropy(gamma):
     focal, plain = FocalLoss([1, 1], gamma=gamma), FocalLoss([1, 1], gamma=0)
-    shares = [slope(focal, gap) / slope(plain, gap) for gap in (1.0, 5.0, 10.0, 30.0)]
-    assert shares == sorted(shares, reverse=True)
+    fractions = [slope(focal, gap) / slope(plain, gap) for gap in (1.0, 5.0, 10.0, 30.0)]
+    assert fractions == sorted(fractions, reverse=True)
     # Near p = 1 the slope is (1 + gamma) (1 - p)^gamma times that of cross-entropy; float32
     # would round p to 1 there.
-    assert shares[-1] == pytest.approx((1 + gamma) * math.exp(-30 * gamma), rel=1e-4)
+    assert fractions[-1] == pytest.approx((1 + gamma) * math.exp(-30 * gamma), rel=1e-4)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])

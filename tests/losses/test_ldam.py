@@ -86,7 +86,7 @@ def test_weights_are_deferred_in_place():
     for epoch in (0, 159, 160, 199, 3):
         loss.on_epoch(epoch)
         seen[epoch] = (loss.weights[1] / loss.weights[0]).item()
-        assert loss.weights.data_ptr() == place  # a recorded step looks there
+        assert loss.weights.data_ptr() == place  # a captured step looks there
     assert [seen[epoch] for epoch in (0, 159, 3)] == [1.0] * 3
     expected = (1 - 0.9999**500) / (1 - 0.9999**5)
     assert [seen[160], seen[199]] == pytest.approx([expected] * 2, rel=1e-6)

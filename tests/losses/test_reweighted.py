@@ -50,7 +50,7 @@ def test_weights_come_with_their_epoch_and_go_before_it():
             LOGITS.tolist(), LABELS.tolist(), balanced if epoch >= 2 else [1.0] * 3
         )
         assert loss(LOGITS, LABELS).item() == pytest.approx(expected, rel=1e-6)
-        assert loss.weights.data_ptr() == place  # a recorded step looks there
+        assert loss.weights.data_ptr() == place  # a captured step looks there
     assert loss(LOGITS.bfloat16(), LABELS).dtype == torch.float32
 
 

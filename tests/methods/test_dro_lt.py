@@ -183,7 +183,7 @@ def test_centroids_are_class_means_and_stay_where_a_class_has_no_images():
     expected = centroids_by_loop(features.tolist(), batch.labels.tolist(), before)
     torch.testing.assert_close(method.centroids, torch.tensor(expected, dtype=torch.float64))
     assert method.centroids[2].tolist() == before[2]
-    assert method.centroids.data_ptr() == place  # a recorded step looks there
+    assert method.centroids.data_ptr() == place  # a captured step looks there
     method.on_features(features.bfloat16(), batch.labels)
     assert method.centroids.dtype == torch.float64
 
@@ -289,6 +289,6 @@ def test_a_loss_that_would_be_passed_over_is_refused(loss):
 
 
 def test_mixed_images_are_refused():
-    batch = batch_of([0, 1])._replace(other=torch.tensor([1, 0]), share=torch.tensor(0.5))
+    batch = batch_of([0, 1])._replace(other=torch.tensor([1, 0]), fraction=torch.tensor(0.5))
     with pytest.raises(ValueError, match="Switch mixup and cutmix off"):
         dro_lt()(batch)

@@ -53,12 +53,12 @@ def consistency(seed=0, dtype=torch.float64, head=LinearHead, loss="cross-entrop
         )
 
 
-def batch_of(labels, other=None, shares=(0.3, 0.45), seed=1, dtype=torch.float64):
+def batch_of(labels, other=None, fractions=(0.3, 0.45), seed=1, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     views = torch.randn(2, len(labels), 3, 1, 1, generator=generator, dtype=dtype)
-    share, second_share = (torch.tensor(each, dtype=dtype) for each in shares)
+    fraction, second_fraction = (torch.tensor(each, dtype=dtype) for each in fractions)
     other = torch.as_tensor(labels[::-1] if other is None else other)
-    return ImageBatch(views[0], torch.tensor(labels), other, share, views[1], second_share)
+    return ImageBatch(views[0], torch.tensor(labels), other, fraction, views[1], second_fraction)
 
 
 def halves(rows):
@@ -78,8 +78,10 @@ def parts_by_loop(method, batch):
     classes = batch.labels.tolist(), batch.other.tolist()
     adjusted = "logit-adjusted" if hasattr(method.loss, "tau") else "cross-entropy"
     losses = [
-        mixed_loss(view, *classes, share.item(), LOSSES[adjusted])
-        for view, share in zip(halves(logits), (batch.share, batch.second_share), strict=True)
+        mixed_loss(view, *classes, fraction.item(), LOSSES[adjusted])
+        for view, fraction in zip(
+            halves(logits), (batch.fraction, batch.second_fraction), strict=True
+        )
     ]
     return losses, halves(projected), halves(predicted)
 
@@ -98,9 +100,9 @@ shares_of = st.tuples(st.floats(0, 1), st.floats(0, 1))
     st.sampled_from(sorted(LOSSES)),
     st.integers(0, 1000),
 )
-def test_it_is_the_loop(labels, shares, weight, projection, head, loss, seed):
+def test_it_is_the_loop(labels, fractions, weight, projection, head, loss, seed):
     method = consistency(seed, head=head, loss=loss, weight=weight, projection=projection)
-    batch = batch_of(labels, shares=shares, seed=seed)
+    batch = batch_of(labels, fractions=fractions, seed=seed)
     losses, *compared = parts_by_loop(method, batch)
     expected = sum(losses) / 2 + weight * disagreement(*compared)
     assert method(batch).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
@@ -108,11 +110,11 @@ def test_it_is_the_loop(labels, shares, weight, projection, head, loss, seed):
 
 @settings(max_examples=15, deadline=None)
 @given(labels_of, shares_of, st.sampled_from(sorted(LOSSES)), st.integers(0, 1000))
-def test_weight_0_leaves_the_mean_of_both_mixed_losses(labels, shares, loss, seed):
-    method, batch = consistency(seed, loss=loss, weight=0.0), batch_of(labels, shares=shares)
+def test_weight_0_leaves_the_mean_of_both_mixed_losses(labels, fractions, loss, seed):
+    method, batch = consistency(seed, loss=loss, weight=0.0), batch_of(labels, fractions=fractions)
     standard = make_method("standard", method.backbone, method.head, method.loss, COUNTS)
     first = standard(batch)
-    second = standard(batch._replace(images=batch.second, share=batch.second_share))
+    second = standard(batch._replace(images=batch.second, fraction=batch.second_fraction))
     torch.testing.assert_close(method(batch), (first + second) / 2)
 
 
@@ -149,7 +151,7 @@ def test_nothing_is_learned_through_the_aim():
 
 
 def test_views_that_are_the_same_still_have_shares_of_their_own():
-    method, batch = consistency(weight=0.0), batch_of([0, 1, 2], shares=(1.0, 0.0))
+    method, batch = consistency(weight=0.0), batch_of([0, 1, 2], fractions=(1.0, 0.0))
     batch = batch._replace(second=batch.images)
     logits = method.logits(batch.images)
     both = method.loss(logits, batch.labels) + method.loss(logits, batch.other)
@@ -185,17 +187,17 @@ def test_half_precision_ends_before_the_cosines():
     logits, z, p = (halves(each.detach().double().numpy()) for each in (logits, z, p))
     classes = batch.labels.tolist(), batch.other.tolist()
     losses = [
-        mixed_loss(view, *classes, share.item(), LOSSES["cross-entropy"])
-        for view, share in zip(logits, (batch.share, batch.second_share), strict=True)
+        mixed_loss(view, *classes, fraction.item(), LOSSES["cross-entropy"])
+        for view, fraction in zip(logits, (batch.fraction, batch.second_fraction), strict=True)
     ]
     expected = sum(losses) / 2 + 3.0 * disagreement(z, p)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 def mixed_colours(n, seed):
-    share = torch.tensor(0.5 + 0.5 * (seed % 8) / 8)
+    fraction = torch.tensor(0.5 + 0.5 * (seed % 8) / 8)
     return mix_views(
-        coloured_images(n, seed), share, torch.arange(n), seed, kind="mixup-cutmix", seed=0
+        coloured_images(n, seed), fraction, torch.arange(n), seed, kind="mixup-cutmix", seed=0
     )
 
 
@@ -216,9 +218,9 @@ def test_a_small_network_learns_and_its_views_come_to_agree():
     assert np.isfinite(losses).all()
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
     assert np.mean(apart[-5:]) < np.mean(apart[:5]) / 2
-    judged = coloured_images(64, 99)
+    evaluated = coloured_images(64, 99)
     method.eval()
-    assert (method.logits(judged.images).argmax(1) == judged.labels).float().mean() > 0.9
+    assert (method.logits(evaluated.images).argmax(1) == evaluated.labels).float().mean() > 0.9
 
 
 def test_the_backbone_runs_once_over_both_views():
@@ -247,7 +249,7 @@ def test_it_says_what_it_needs():
     assert METHODS.needs("mixture-consistency").items() >= needs.items()
 
 
-@pytest.mark.parametrize("missing", ["second", "other", "share", "second_share"])
+@pytest.mark.parametrize("missing", ["second", "other", "fraction", "second_fraction"])
 def test_batches_it_cannot_take_are_refused(missing):
     with pytest.raises(ValueError, match=rf"batch\.{missing} is missing.*two views"):
         consistency()(batch_of([0, 1])._replace(**{missing: None}))

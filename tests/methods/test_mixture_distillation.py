@@ -60,12 +60,12 @@ def made(
     return method
 
 
-def batch_of(labels, shares=(0.3, 0.45), seed=1, dtype=torch.float64):
+def batch_of(labels, fractions=(0.3, 0.45), seed=1, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     views = torch.randn(2, len(labels), 3, 1, 1, generator=generator, dtype=dtype)
-    share, second_share = (torch.tensor(each, dtype=dtype) for each in shares)
+    fraction, second_fraction = (torch.tensor(each, dtype=dtype) for each in fractions)
     classes = torch.tensor(labels), torch.tensor(labels[::-1])
-    return ImageBatch(views[0], *classes, share, views[1], second_share)
+    return ImageBatch(views[0], *classes, fraction, views[1], second_fraction)
 
 
 def halves(rows):
@@ -88,8 +88,10 @@ def parts_by_loop(method, batch, loss="cross-entropy"):
     logits, aims = logits_by_loop(method, features), logits_by_loop(method.teacher, others)
     classes = batch.labels.tolist(), batch.other.tolist()
     labelled = [
-        mixed_loss(view, *classes, share.item(), LOSSES[loss])
-        for view, share in zip(halves(logits), (batch.share, batch.second_share), strict=True)
+        mixed_loss(view, *classes, fraction.item(), LOSSES[loss])
+        for view, fraction in zip(
+            halves(logits), (batch.fraction, batch.second_fraction), strict=True
+        )
     ]
     taught = taught_loss(logits, aims, COUNTS, tau=method.tau, temperature=method.temperature)
     projected = linear(features, *arrays(method.projector.parameters()))
@@ -122,9 +124,9 @@ shares_of = st.tuples(st.floats(0, 1), st.floats(0, 1))
     st.sampled_from(sorted(LOSSES)),
     st.integers(0, 1000),
 )
-def test_it_is_the_loop(labels, shares, options, head, loss, seed):
+def test_it_is_the_loop(labels, fractions, options, head, loss, seed):
     method = made(seed=seed, head=head, loss=loss, **options)
-    batch = batch_of(labels, shares, seed)
+    batch = batch_of(labels, fractions, seed)
     expected = sum_of_parts(method, *parts_by_loop(method, batch, loss))
     assert method(batch).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
@@ -151,10 +153,10 @@ def test_gradients_are_slopes_of_the_loop(tau, temperature):
 
 @settings(max_examples=15, deadline=None)
 @given(labels_of, shares_of, st.sampled_from(sorted(LOSSES)), st.integers(0, 1000))
-def test_without_a_share_of_the_teacher_it_is_consistency(labels, shares, loss, seed):
+def test_without_a_share_of_the_teacher_it_is_consistency(labels, fractions, loss, seed):
     method = made(seed=seed, loss=loss, taught=0.0)
     plain = made("mixture-consistency", seed, loss=loss)
-    batch = batch_of(labels, shares)
+    batch = batch_of(labels, fractions)
     torch.testing.assert_close(method(batch), plain(batch), rtol=0, atol=0)
 
 
@@ -228,9 +230,9 @@ def test_confident_teachers_and_students_leave_numbers():
 
 
 def mixed_colours(n, seed):
-    share = torch.tensor(0.5 + 0.5 * (seed % 8) / 8)
+    fraction = torch.tensor(0.5 + 0.5 * (seed % 8) / 8)
     return mix_views(
-        coloured_images(n, seed), share, torch.arange(n), seed, kind="mixup-cutmix", seed=0
+        coloured_images(n, seed), fraction, torch.arange(n), seed, kind="mixup-cutmix", seed=0
     )
 
 
@@ -288,7 +290,7 @@ def test_an_average_keeps_the_teacher():
         for parameter in (*method.backbone.parameters(), *method.head.parameters()):
             parameter.add_(0.1)
     average.update()
-    average.count_anew([mixed_colours(6, 0)], average.average)
+    average.recompute_batch_norms([mixed_colours(6, 0)], average.average)
     after = same(average.average.state_dict(), before)
     assert all(stayed for name, stayed in after.items() if name.startswith("teacher."))
     assert not after["backbone.bn1.running_mean"]
@@ -334,10 +336,10 @@ def test_a_small_network_learns_of_its_teacher_alone():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    judged = coloured_images(64, 99)
+    evaluated = coloured_images(64, 99)
     method.eval()
-    said = method.logits(judged.images).argmax(1)
-    assert (said == (judged.labels + 1) % len(COUNTS)).float().mean() > 0.9
+    said = method.logits(evaluated.images).argmax(1)
+    assert (said == (evaluated.labels + 1) % len(COUNTS)).float().mean() > 0.9
 
 
 def test_a_graph_can_hold_a_step():
@@ -365,7 +367,7 @@ def test_what_is_trained_before_is_a_teacher_or_the_beginning(pretrained):
         register_method("never", pretrained=pretrained)
 
 
-@pytest.mark.parametrize("missing", ["second", "other", "share", "second_share"])
+@pytest.mark.parametrize("missing", ["second", "other", "fraction", "second_fraction"])
 def test_batches_it_cannot_take_are_refused(missing):
     words = rf"batch\.{missing} is missing; 'mixture-distillation' expected two views"
     with pytest.raises(ValueError, match=words):

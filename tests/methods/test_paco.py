@@ -118,7 +118,7 @@ def test_steps_with_their_queue_and_key_networks_equal_a_loop(key_momentum):
     own = [*method.key_backbone.parameters(), *method.key_projector.parameters()]
     for tensor, expected in zip(own, loop.key_parameters, strict=True):
         np.testing.assert_allclose(tensor, expected, rtol=1e-8)
-    # A recorded step looks where they were.
+    # A captured step looks where they were.
     assert places == [t.data_ptr() for t in (*method.parameters(), *method.buffers())]
 
 
@@ -203,8 +203,8 @@ def test_at_rest_the_class_has_its_share_beside_the_positives():
         bottom = sum(math.exp(each) for each in [*u, *v] if each is not None)
         n_positive = [*labels, *labels, *queue_labels].count(label) - 1
         for c in range(len(COUNTS)):
-            share = 1 / (1 + 0.5 * n_positive) if c == label else 0.0
-            slope = (math.exp(u[c]) / bottom - share) / len(labels)
+            fraction = 1 / (1 + 0.5 * n_positive) if c == label else 0.0
+            slope = (math.exp(u[c]) / bottom - fraction) / len(labels)
             assert leaf.grad[i, c].item() == pytest.approx(slope, abs=1e-12)
 
 
@@ -250,7 +250,7 @@ def test_outside_training_nothing_changes():
 
 
 def test_parameters_and_buffers_are_all_there_is():
-    """A recorded step's rehearsals are undone by putting them back."""
+    """A captured step's rehearsals are undone by putting them back."""
     method, batches = paco(), [batch_of([0, 1, 0, 3], seed) for seed in range(3)]
     state = [*method.parameters(), *method.buffers()]
     saved = [tensor.detach().clone() for tensor in state]
@@ -307,9 +307,9 @@ def test_a_small_network_learns():
     losses = losses_of_steps(method, optimizer)
     assert np.isfinite(losses).all()
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
-    judged = coloured_images(64, 99)
+    evaluated = coloured_images(64, 99)
     method.eval()
-    assert (method.logits(judged.images).argmax(1) == judged.labels).float().mean() > 0.9
+    assert (method.logits(evaluated.images).argmax(1) == evaluated.labels).float().mean() > 0.9
 
 
 def test_a_graph_can_hold_a_step():

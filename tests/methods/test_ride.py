@@ -49,7 +49,9 @@ def flat_batch(n_features=12, mixed=False, n=6, dtype=torch.float32):
     generator = torch.Generator().manual_seed(2)
     images = torch.randn(n, n_features, 1, 1, generator=generator, dtype=dtype)
     batch = ImageBatch(images, torch.arange(n) % 4)
-    return batch._replace(other=batch.labels.flip(0), share=torch.tensor(0.3)) if mixed else batch
+    return (
+        batch._replace(other=batch.labels.flip(0), fraction=torch.tensor(0.3)) if mixed else batch
+    )
 
 
 @st.composite
@@ -184,7 +186,7 @@ def test_without_diversity_it_is_the_sum_of_the_experts_losses():
         for expert, part in zip(method.head.experts, parts, strict=True)
     ]
     torch.testing.assert_close(method(batch), sum(alone))
-    # And not that of the mean, which is what is judged.
+    # And not that of the mean, which is what is evaluated.
     together = nn.functional.cross_entropy(method.logits(batch.images), batch.labels)
     assert not torch.isclose(method(batch), 3 * together)
 

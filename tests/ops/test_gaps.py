@@ -47,10 +47,10 @@ def exact_gap(square, lowest, distance):
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_rows_of_every_length(dtype, distance, exponents, n_classes, width, mirrored, seed):
+def test_rows_of_every_length(dtype, distance, exponents, n_classes, width, flipped, seed):
     rng = np.random.default_rng(seed)
     prototypes = torch.tensor(3 * rng.normal(size=(n_classes, width)), dtype=dtype)
-    if mirrored and n_classes > 2:
+    if flipped and n_classes > 2:
         prototypes[1], prototypes[2] = prototypes[0], -prototypes[0]
     most = 37 if dtype == torch.float32 else 300
     scales = 10.0 ** np.minimum(exponents, most)

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from protail.cli import app
-from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_draw
+from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_subset
 from protail.data.images.long_tail import subset_description
-from protail.training.drivers import PlainDriver
+from protail.training.loop import PlainDriver
 from protail_paper.cells import Cells
 from protail_paper.cli.bench import Images, _known, _tables, _wanted
 from protail_paper.groups import wanted_cells
@@ -44,7 +44,7 @@ def draw(tmp_path_factory):
     about = subset_description(imbalance=100, kind="exp", selection="shuffled", seed=0, n_max=100)
     data = DataSet("cifar100-lt", noise(counts, 0), noise([1] * 100, 1), description=about)
     file = tmp_path_factory.mktemp("draws") / "small.zip"
-    save_draw(data, file)
+    save_subset(data, file)
     return file
 
 
@@ -91,14 +91,16 @@ def no_cifar10(tmp_path, monkeypatch):
 def test_data_that_is_not_there_is_told_once_before_anything_runs(no_cifar10, tmp_path):
     ended = run("table9", "--device", "cpu", folder=tmp_path / "results")
     assert ended.exit_code == 2
-    assert ended.stderr.count("cifar10-lt: it is not in") == 1
+    assert ended.stderr.count("cifar10-lt: data_batch_1, ") == 1
     assert ended.stderr.endswith(" Nothing was begun.\n")
     assert not (tmp_path / "results").exists()
 
 
 def test_of_several_data_sets_it_says_how_to_do_without_the_missing_one(no_cifar10, draw):
     draws = [Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)]
-    with pytest.raises(ValueError, match=r"cifar10-lt: it is not .* --only leaves its cells out"):
+    with pytest.raises(
+        ValueError, match=r"cifar10-lt: data_batch_1, .* --only leaves its cells out"
+    ):
         Images([draw], None).find_all(draws)
 
 
@@ -124,7 +126,7 @@ def exported(name, n_classes, n_max, imbalance, file):
         imbalance=imbalance, kind="exp", selection="shuffled", seed=0, n_max=n_max
     )
     data = DataSet(name, noise(counts, 0), noise([1] * n_classes, 1), description=about)
-    save_draw(data, file)
+    save_subset(data, file)
     return file
 
 
@@ -161,7 +163,7 @@ def test_draws_are_judged_aside(tmp_path):
 
 
 def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
-    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL]
+    given = ["table8", "--subset", draw, "--device", "cpu", *SMALL]
     ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
     assert "4 cells were run; 0 are missing." in ended.output
     ended = run(*given, "--at-once", 1, folder=tmp_path)
@@ -175,7 +177,7 @@ def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
 
 
 def test_sigterm_keeps_finished_cells_and_the_same_command_goes_on(draw, tmp_path, monkeypatch):
-    given = ["table8", "--draw", draw, "--device", "cpu", *SMALL, "--at-once", 1]
+    given = ["table8", "--subset", draw, "--device", "cpu", *SMALL, "--at-once", 1]
     given += ["--set", "representation.batch_size=512"]
     two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
     with monkeypatch.context() as patch:
@@ -218,7 +220,7 @@ def test_cells_are_taken(tmp_path):
         (["table1", "--backbone", "resnet"], "ResNet-34"),
         (["table9", "--backbone", "ResNet-50"], "no cell on ResNet-50; expected one of ResNet-3"),
         (["status", "table9", "--backbone", "ResNet-50"], "no cell on ResNet-50"),
-        (["table1", "--draw", "nowhere.zip"], "no such file"),
+        (["table1", "--subset", "nowhere.zip"], "no such file"),
         (["table1", "--budget", "long"], "no duration"),
         (["table1", "--set", "classifier.tua=1"], "tau"),
         (["table1", "--only", "wd"], "no training is called like that"),

@@ -10,7 +10,7 @@ from protail.models.backbones import bundled_weights, make_backbone
 from protail.recipes import load_recipe
 from protail.training.batches import CLEAN_BATCH, make_loader
 from protail.training.features import FrozenFeatures, collect, inferring, weights_hash
-from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, judge_bundled
+from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, evaluate_bundled
 from protail_paper.cells import GROUPS, VIEWS, Cells
 from reference.documents import ROOT
 from reference.real_data import real_cifar
@@ -29,8 +29,8 @@ def bundle():
 
 
 @pytest.fixture(scope="module")
-def judged(bundle):
-    return judge_bundled(bundle)
+def evaluated(bundle):
+    return evaluate_bundled(bundle)
 
 
 @pytest.fixture(scope="module")
@@ -42,25 +42,25 @@ def cells():
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", sorted(set(ROWS) - {"softmax"}))
-def test_rows_agree_with_the_cells_they_came_from(name, view, judged, cells):
+def test_rows_agree_with_the_cells_they_came_from(name, view, evaluated, cells):
     cell = ROWS[name]
-    ours, theirs = judged[cell.key][view], cells.get(cell)
+    ours, theirs = evaluated[cell.key][view], cells.get(cell)
     points = {group: 100 * (getattr(ours, group) - theirs.score(group, view)) for group in GROUPS}
     assert abs(points["all"]) <= 0.3
     assert max(map(abs, points.values())) <= 0.6
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_refitted_softmax_is_near_the_one_that_was_not_kept(view, judged, cells):
+def test_a_refitted_softmax_is_near_the_one_that_was_not_kept(view, evaluated, cells):
     cell = ROWS["softmax"]
-    ours, theirs = judged[cell.key][view], cells.get(cell)
+    ours, theirs = evaluated[cell.key][view], cells.get(cell)
     assert abs(100 * (ours.all - theirs.score("all", view))) <= 1.0
     assert ours.few < 0.05 > theirs.score("few", view)
 
 
-def test_every_row_of_the_three_tables_is_there(judged):
-    assert set(judged) == {cell.key for cell in ROWS.values()}
-    assert len(judged) == 13
+def test_every_row_of_the_three_tables_is_there(evaluated):
+    assert set(evaluated) == {cell.key for cell in ROWS.values()}
+    assert len(evaluated) == 13
 
 
 def test_the_weights_are_those_the_cells_stand_on(cells):
@@ -89,8 +89,8 @@ def test_the_weights_make_these_features_of_these_images(frozen, bundle):
     for part, precision in (("train", "bfloat16"), ("test", "float32")):
         computed = features.of(getattr(images, part).subset(some), precision)
         assert_same_but_for_rounding(getattr(bundle, part).rows[some], computed, bundle)
-    mirrored = features.of(images.test.subset(some), "float32", mirrored=True)
-    assert_same_but_for_rounding(bundle.mirrored[some], mirrored, bundle)
+    flipped = features.of(images.test.subset(some), "float32", flipped=True)
+    assert_same_but_for_rounding(bundle.flipped[some], flipped, bundle)
 
 
 def test_the_stream_is_augmented_as_stage_2_does_it(frozen, bundle):
@@ -98,8 +98,8 @@ def test_the_stream_is_augmented_as_stage_2_does_it(frozen, bundle):
     settings = load_recipe("pc").classifier
     options = settings.sampler_options
     sampler = make_sampler(settings.sampler, images.train.labels, seed=0, **options)
-    feed = make_loader(images.train, settings.augment, seed=0, device=features.device)
-    batch = feed(next(iter(feed.batches(sampler, CLEAN_BATCH, 0)))).images[:128]
+    loader = make_loader(images.train, settings.augment, seed=0, device=features.device)
+    batch = loader(next(iter(loader.batches(sampler, CLEAN_BATCH, 0)))).images[:128]
     with inferring(features.backbone):
         computed = collect(features.backbone, [batch], settings.precision)
     assert_same_but_for_rounding(bundle.stream.rows[:128], computed, bundle)

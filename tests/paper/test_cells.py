@@ -72,7 +72,7 @@ def test_judged_aside_is_another_cell(tmp_path):
     aside = Draw("cifar100-lt", 100, aside_from=10)
     cell = Cell("wd", aside, 1)
     assert cell.command == (
-        "protail train wd --dataset cifar100-lt --imbalance 100 --seed 1 --aside-from 10"
+        "protail train wd --dataset cifar100-lt --imbalance 100 --seed 1 --validation-from 10"
     )
     others = [Draw("cifar100-lt", 100, aside_from=50), DRAW, Draw("cifar100-lt", 100, held_out=0.2)]
     assert len({Cell("wd", draw, 1).key for draw in (aside, *others)}) == 4

@@ -18,9 +18,9 @@ def entry_of(table, row, column):
     return found
 
 
-def keep(cells, entry, shares, **more):
-    for seed, share in enumerate(shares):
-        scores = {"all": share, **GROUPS}
+def keep(cells, entry, fractions, **more):
+    for seed, fraction in enumerate(fractions):
+        scores = {"all": fraction, **GROUPS}
         both = {"plain": scores | {"all": 0.0}, "mirrored": scores}
         cells.add(entry.cell(seed), {"scores": both, **more})
 

@@ -19,14 +19,14 @@ KIND = "prototypes on frozen features"
 STAGE_1 = {"standard": 37.0, "dro-lt": 75.0, "ride": 95.0, "paco": 330.0}
 
 
-def keep(cells, row, shares=(0.5, 0.51, 0.53), gpus=(GPU,), **changes):
+def keep(cells, row, fractions=(0.5, 0.51, 0.53), gpus=(GPU,), **changes):
     entry = ENTRIES[row]
     recipe = entry.cell(0).recipe
     took = {"representation": 80.0, "guessed": 0.0}
     if recipe.classifier is not None:
         took["classifier"] = 1.5
-    for seed, share in enumerate(shares):
-        scores = {"many": 0.7, "medium": 0.5, "few": 0.1, "all": share}
+    for seed, fraction in enumerate(fractions):
+        scores = {"many": 0.7, "medium": 0.5, "few": 0.1, "all": fraction}
         both = {"plain": scores | {"all": 0.0}, "mirrored": scores}
         outcome = {"scores": both, "norms": [1.0] * 100, "seconds": took}
         cells.add(entry.cell(seed), outcome | {"about": {"gpus": list(gpus)}} | changes)

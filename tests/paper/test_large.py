@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from protail.data.augment import LOADER_NAMES
+from protail.data.augment import LOADER_AUGMENTS
 from protail.recipes import recipe_hash
 from protail_paper.cells import Cells
 from protail_paper.groups import bench_table
@@ -33,9 +33,9 @@ def test_every_row_can_be_run_on_images_in_files(table):
     for cell in first_cells(table).values():
         first, second = cell.recipe.representation, cell.recipe.classifier
         assert first.backbone in names
-        assert set(first.augment) | set(first.second_view) <= set(LOADER_NAMES)
+        assert set(first.augment) | set(first.second_view) <= set(LOADER_AUGMENTS)
         if second is not None and (second.epochs or second.centroids == "augmented"):
-            assert set(second.augment) <= set(LOADER_NAMES)
+            assert set(second.augment) <= set(LOADER_AUGMENTS)
     assert bench_table(table.name) is table
 
 

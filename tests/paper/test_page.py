@@ -84,8 +84,8 @@ def test_a_table_of_several_trainings_says_so(tmp_path):
 
 def test_seeds_that_are_far_apart_are_shown(tmp_path):
     cells = Cells(tmp_path / "cells")
-    for seed, share in enumerate([0.5, 0.6, 0.1]):
-        scores = {"plain": SCORES | {"few": share}, "mirrored": SCORES}
+    for seed, fraction in enumerate([0.5, 0.6, 0.1]):
+        scores = {"plain": SCORES | {"few": fraction}, "mirrored": SCORES}
         cells.add(Cell("wd", Draw("cifar100-lt", 100), seed), {"scores": scores})
     assert "| 40.00 ± 26.46 (50.00, 60.00, 10.00) | 50.00 ± 0.00 |" in results_page(cells)
 

@@ -25,8 +25,8 @@ def keep(cells, entry, rights, backbones=None, **changes):
         cells.add(entry.cell(seed), outcome | changes)
 
 
-def rights_of(share, row, n_seeds=3):
-    return [right_images(share, seed, row=row, own=0.05) for seed in range(n_seeds)]
+def rights_of(fraction, row, n_seeds=3):
+    return [right_images(fraction, seed, row=row, own=0.05) for seed in range(n_seeds)]
 
 
 def section_of(cells):
@@ -39,11 +39,11 @@ def line_of(cells, other, minus="`pc-cdt-la`"):
     return next(line for line in lines if line.startswith(f"| {other} |"))
 
 
-def few_worse(rights, share):
+def few_worse(rights, fraction):
     """Make the last classes, those with the fewest images, wrong more often."""
     few = labels_of_test() >= 70
     rng = np.random.default_rng(1)
-    return [right & ~(few & (rng.random(len(few)) < share)) for right in rights]
+    return [right & ~(few & (rng.random(len(few)) < fraction)) for right in rights]
 
 
 def test_numbers_are_those_of_paired_differences(cells):
@@ -60,8 +60,8 @@ def test_numbers_are_those_of_paired_differences(cells):
     on_few = f"{100 * few.difference:+.2f} ({100 * few.low:+.2f} to {100 * few.high:+.2f})"
     assert line_of(cells, "`los`").startswith(f"| `los` | 3 | {number} | {on_few} | PC ")
     # What is printed are means over seeds of cells, in points.
-    shares = [[r.score("all", "mirrored") for r in row] for row in rows]
-    assert number.startswith(f"{100 * (np.mean(shares[1]) - np.mean(shares[0])):+.2f} ")
+    fractions = [[r.score("all", "mirrored") for r in row] for row in rows]
+    assert number.startswith(f"{100 * (np.mean(fractions[1]) - np.mean(fractions[0])):+.2f} ")
 
 
 def test_each_comparison_is_said_in_words(cells):

@@ -62,12 +62,12 @@ def interval_by_loop(first, second, images):
     seed=st.integers(0, 10**6),
     n_seeds=st.integers(1, 5),
     n=st.integers(2, 40),
-    shares=st.tuples(st.floats(0.1, 0.9), st.floats(0.1, 0.9)),
+    fractions=st.tuples(st.floats(0.1, 0.9), st.floats(0.1, 0.9)),
     all_images=st.booleans(),
 )
-def test_it_is_what_loops_give(seed, n_seeds, n, shares, all_images):
+def test_it_is_what_loops_give(seed, n_seeds, n, fractions, all_images):
     rng = np.random.default_rng(seed)
-    first, second = ([rng.random(n) < share for _ in range(n_seeds)] for share in shares)
+    first, second = ([rng.random(n) < fraction for _ in range(n_seeds)] for fraction in fractions)
     # Without a right image in any cell, nothing tells how many of the last byte's there are.
     first[0][0] = second[0][0] = True
     images = np.ones(n, bool) if all_images else rng.random(n) < 0.7

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from protail.experiments import Job, Options, Run, RunError, run_jobs
-from protail.training.drivers import PlainDriver
+from protail.training.loop import PlainDriver
 from protail.training.stage1 import RepresentationTraining
 from protail_paper import _pool, running
 from protail_paper._pool import Pool, _HostWatch
@@ -164,19 +164,19 @@ def test_a_training_that_diverges_leaves_the_others_alone(made, data, tmp_path):
 
 def test_an_error_in_one_group_does_not_lose_the_others(made, data, tmp_path, monkeypatch):
     cells, _, _ = made
-    judge = _Work._evaluate
+    evaluate = _Work._evaluate
 
     def fail_on_seed_1(work, begun, method):
         if begun.group.first.seed == 1:
-            raise ValueError("this one cannot be judged")
-        return judge(work, begun, method)
+            raise ValueError("this one cannot be evaluated")
+        return evaluate(work, begun, method)
 
     monkeypatch.setattr(_Work, "_evaluate", fail_on_seed_1)
     said, new = [], Cells(tmp_path)
-    with pytest.raises(ValueError, match="this one cannot be judged"):
+    with pytest.raises(ValueError, match="this one cannot be evaluated"):
         run_missing(wanted([1, 0, 2]), new, lambda draw: data, CPU, at_once=2, say=said.append)
     assert [cell in new for cell in wanted([1, 0, 2])] == [False] * 3 + [True] * 6
-    assert any("seed 1: ValueError: this one cannot be judged" in line for line in said)
+    assert any("seed 1: ValueError: this one cannot be evaluated" in line for line in said)
     for cell in wanted([0]):
         assert new.get(cell).record["right"] == cells.get(cell).record["right"]
 
@@ -215,9 +215,9 @@ def test_a_first_one_that_tells_nothing_does_not_stop_the_others(how, data, tmp_
 
 
 def test_a_training_is_gone_when_it_is_judged(data, tmp_path, monkeypatch):
-    """What recorded steps hold of a GPU would stand beside the features of stage 2."""
+    """What captured steps hold of a GPU would stand beside the features of stage 2."""
     trainings, alive = [], []
-    init, judge = RepresentationTraining.__init__, _Work._evaluate
+    init, evaluate = RepresentationTraining.__init__, _Work._evaluate
 
     def remember(training, *arguments, **options):
         trainings.append(weakref.ref(training))
@@ -225,7 +225,7 @@ def test_a_training_is_gone_when_it_is_judged(data, tmp_path, monkeypatch):
 
     def look(work, *arguments):
         alive.extend(training() is not None for training in trainings)
-        return judge(work, *arguments)
+        return evaluate(work, *arguments)
 
     monkeypatch.setattr(RepresentationTraining, "__init__", remember)
     monkeypatch.setattr(_Work, "_evaluate", look)

@@ -56,8 +56,8 @@ def test_names_nobody_knows():
 
 def test_summaries_are_means_and_sample_deviations(tmp_path):
     cells, table = Cells(tmp_path), bench_table("table1")
-    for seed, share in enumerate([0.45, 0.46, 0.50]):
-        scores = {"all": share, "many": 0.7, "medium": 0.4, "few": 0.1}
+    for seed, fraction in enumerate([0.45, 0.46, 0.50]):
+        scores = {"all": fraction, "many": 0.7, "medium": 0.4, "few": 0.1}
         cell = table.cell(table.rows[0], "ResNet-34", seed)
         cells.add(cell, {"scores": {"plain": scores, "mirrored": scores}})
     summary = summarize(cells.of(table.cells("ResNet-34", [table.rows[0]])))
@@ -121,8 +121,8 @@ def test_the_best_choice_is_named_as_the_row_it_is(tmp_path):
     for seed in table.seeds:
         keep_choice(cells, table, table.rows[0], seed, 0.4)
     groups = {"all": 0.5, "many": 0.7, "medium": 0.4, "few": 0.1}
-    judged = TABLES["table1"].cell(table.rows[0], "ResNet-34", 0)
-    cells.add(judged, {"scores": {"plain": groups, "mirrored": groups}})
+    evaluated = TABLES["table1"].cell(table.rows[0], "ResNet-34", 0)
+    cells.add(evaluated, {"scores": {"plain": groups, "mirrored": groups}})
     page = results_page(cells)
     assert "which is *PC + LA* of Table 1 as it stands, gives 50.00 on the test images" in page
     assert "the paper's is 53.4. The search does not close the gap." in page
@@ -194,8 +194,8 @@ def test_the_best_prototypes_on_other_methods_are_shown(tmp_path):
     for number, row in enumerate(table.rows):
         cell = table.cell(row, "ResNet-32", 0)
         assert cell.recipe_name == "ride-pc"
-        shares = {"all": 0.3, "many": 0.5, "medium": 0.3, "few": 0.1}
-        scores = {"plain": shares, "mirrored": shares | {"balanced": 0.3 + number / 1000}}
+        fractions = {"all": 0.3, "many": 0.5, "medium": 0.3, "few": 0.1}
+        scores = {"plain": fractions, "mirrored": fractions | {"balanced": 0.3 + number / 1000}}
         cells.add(cell, {"scores": scores})
     page = results_page(cells)
     assert "## Prototypes on other methods" in page
@@ -230,7 +230,7 @@ def test_no_choice_is_made_on_test_images():
         cells = table.cells(backbone)
         assert len({cell.key for cell in cells}) == len(cells)
         if table.aside_from:
-            assert all("--aside-from 10" in cell.command for cell in cells)
+            assert all("--validation-from 10" in cell.command for cell in cells)
             continue
         assert all(cell.draw.held_out == 0.2 for cell in cells)
         assert {(cell.seed, cell.draw.held_out_seed) for cell in cells} == {
@@ -252,7 +252,7 @@ def test_a_table_judged_aside_says_so(tmp_path, monkeypatch):
     assert "a standard error of about 0.7 points" in page
     assert "| setting | mean | seed 0 | seed 1 |" in page
     assert f"| {table.rows[1].label} | 30.50 | 30.00 | 31.00 |" in page
-    # What was judged on other images is not of this table.
+    # What was evaluated on other images is not of this table.
     assert "| 20.00 |" not in page
     assert "0 % of each class's training images" not in page
     monkeypatch.setitem(CHOICES, "tuning-tau", held_out)

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from protail.cli import _evaluate_run
-from protail.experiments import Job, Options, Run, run_jobs
+from protail.experiments import Job, Options, Run, evaluate_stages, load_stages, run_jobs
 from protail.losses.registry import make_loss
 from protail.models.backbones import make_backbone
 from protail.models.heads import make_head
@@ -42,7 +41,7 @@ def test_a_step_has_a_finite_loss_and_gradients_where_something_learns(name):
         )
         method = training.method.train()
         training._begin_epoch(0)
-        batch = training.feed(next(training._batches(0)))
+        batch = training.loader(next(training._batches(0)))
         loss = method(batch)
         assert loss.isfinite()
         loss.backward()
@@ -97,9 +96,7 @@ def stage_2_has_learned(job):
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(
-    name, tmp_path, monkeypatch
-):
+def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(name, tmp_path):
     recipe = small_recipe(name)
     job = Job(recipe, DATA, 0, tmp_path / "run")
     [record] = run_jobs([job], Options(CPU, "plain"))
@@ -107,8 +104,8 @@ def test_a_short_training_ends_above_chance_and_is_judged_the_same_again(
     assert record[last]["plain"]["all"] > 1.5 * CHANCE
     if recipe.classifier is not None and recipe.classifier.epochs:
         assert stage_2_has_learned(job)
-    monkeypatch.setattr(_evaluate_run, "_load_recorded", lambda *_: DATA)
-    assert _evaluate_run.evaluate_run(job.folder, None, None, None, "cpu") == record
+    stages = load_stages(Run.open(job.folder), DATA, CPU)
+    assert evaluate_stages(stages) == record
 
 
 @pytest.mark.parametrize("name", ["pc-la", "crt", "lws"])

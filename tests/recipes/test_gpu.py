@@ -1,4 +1,4 @@
-"""Every recipe in recorded steps, alone and beside others, against plain steps, on a GPU."""
+"""Every recipe in captured steps, alone and beside others, against plain steps, on a GPU."""
 
 from dataclasses import replace
 

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-# Only what others wrote: protail itself is imported anew in every process.
+# Only what others wrote: protail itself is imported again in every process.
 _LIBRARIES = ["torch._dynamo", "sklearn.base"]
 _START = "forkserver" if sys.platform == "linux" else "spawn"
 

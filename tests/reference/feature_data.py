@@ -39,8 +39,8 @@ def write_npz(path, data, **others):
     arrays = {}
     for part, rows in data.parts.items():
         arrays |= {f"x_{part}": rows.rows, f"y_{part}": rows.labels.astype(np.int16)}
-    if data.mirrored is not None:
-        arrays["x_test_mirror"] = data.mirrored
+    if data.flipped is not None:
+        arrays["x_test_mirror"] = data.flipped
     np.savez_compressed(path, **{**arrays, **others})
     return path
 
@@ -51,7 +51,7 @@ def same(data, other):
     for part in data.parts:
         np.testing.assert_array_equal(data.parts[part].rows, other.parts[part].rows)
         np.testing.assert_array_equal(data.parts[part].labels, other.parts[part].labels)
-    np.testing.assert_array_equal(data.mirrored, other.mirrored)
+    np.testing.assert_array_equal(data.flipped, other.flipped)
     assert data.fingerprint() == other.fingerprint()
 
 

@@ -106,9 +106,9 @@ def kill_writers_of_a_file(place):
 
 def _predict(output):
     """Predict two blocks of rows, as ``protail predict`` does."""
-    from protail.cli._feature_options import FeatureOptions
-    from protail.cli._prediction_job import PredictionJob
-    from protail.cli._sources import Answers, Model
+    from protail.cli.options import FeatureOptions
+    from protail.cli.predict import PredictionJob
+    from protail.cli.sources import Answers, Model
 
     classes = SimpleNamespace(classes_=np.array(["ant", "bee"]))
     source = SimpleNamespace(path=output.with_name("rows.npz"), kept=())
@@ -118,7 +118,7 @@ def _predict(output):
             codes, numbers = np.array([[0], [1]]), np.array([[0.25], [0.75]])
             answers = Answers(np.array([True, True]), codes, numbers, numbers, numbers[:, 0])
             if first >= job.n_done:
-                job.keep(source.path, first, answers, [(), ()])
+                job.keep(source, first, answers, [(), ()])
         job.finish()
     return output.read_bytes()
 

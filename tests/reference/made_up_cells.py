@@ -16,15 +16,15 @@ def labels_of_test():
 
 
 def scores_of(right, imbalance):
-    """Judge bits by the labels, as an evaluation does: a group without classes has no score."""
+    """Evaluate bits by the labels, as an evaluation does: a group without classes has no score."""
     labels = labels_of_test()
     accuracies = np.array([right[labels == label].mean() for label in range(100)])
     groups = ClassProfile(long_tailed_counts(500, 100, imbalance)).groups()
-    shares = {
+    fractions = {
         group: float(accuracies[members].mean()) if len(members) else None
         for group, members in groups.items()
     }
-    return shares | {"all": float(right.mean())}
+    return fractions | {"all": float(right.mean())}
 
 
 def outcome_of(right, imbalance=100, *, seconds=(80.0, 0.5), backbone="one", gpus=(GPU,)):
@@ -40,12 +40,12 @@ def outcome_of(right, imbalance=100, *, seconds=(80.0, 0.5), backbone="one", gpu
     }
 
 
-def right_images(share, seed, *, row=0, own=0.1):
+def right_images(fraction, seed, *, row=0, own=0.1):
     """Draw which images are right: easy ones are the same in all rows, but for a part of them."""
     n = len(labels_of_test())
     ease = np.random.default_rng(seed).random(n)
     rng = np.random.default_rng([seed, row])
-    return np.where(rng.random(n) < own, rng.random(n), ease) < share
+    return np.where(rng.random(n) < own, rng.random(n), ease) < fraction
 
 
 def entries_of(name):

@@ -17,7 +17,7 @@ from protail.models.backbones import backbone_names, make_backbone, register_bac
 SMALL_TIMM = "small-timm-for-tests"
 _SIDE = 16
 _N_PICTURES = 40
-# To judge on there is an image of every fourth class: each takes as long as one to learn from.
+# To evaluate on there is an image of every fourth class: each takes as long as one to learn from.
 _TESTED = 4
 _KINGDOMS = ("Plantae", "Insecta", "Aves")
 

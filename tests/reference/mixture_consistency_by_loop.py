@@ -16,12 +16,12 @@ def cosine_logits(features, weight, scale):
     return [[scale * cosine(row, w) for w in weight] for row in features]
 
 
-def mixed_loss(logits, labels, other, share, added):
+def mixed_loss(logits, labels, other, fraction, added):
     """Mean over images of what both classes cost, in their shares; ``added`` to every logit."""
     total = 0.0
     for row, label, partner in zip(logits, labels, other, strict=True):
         row = [z + more for z, more in zip(row, added, strict=True)]
-        total += share * -log_p(row, label) + (1 - share) * -log_p(row, partner)
+        total += fraction * -log_p(row, label) + (1 - fraction) * -log_p(row, partner)
     return total / len(labels)
 
 

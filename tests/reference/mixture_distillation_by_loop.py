@@ -7,8 +7,8 @@ from reference.losses_by_loop import log_p
 
 def compared(row, counts, tau, temperature):
     """Logits of an image as they are compared."""
-    shares = [n / sum(counts) for n in counts]
-    return [(z - tau * math.log(n)) / temperature for z, n in zip(row, shares, strict=True)]
+    fractions = [n / sum(counts) for n in counts]
+    return [(z - tau * math.log(n)) / temperature for z, n in zip(row, fractions, strict=True)]
 
 
 def taught_loss(logits, aims, counts, *, tau, temperature):

@@ -11,7 +11,7 @@ def dot(a, b):
 
 def scores(i, logits, queries, keys, queue_keys, prior, temperature):
     """Scores of every class and of every sample for image i; its own embedding is None."""
-    classes = [z + math.log(share) for z, share in zip(logits[i], prior, strict=True)]
+    classes = [z + math.log(fraction) for z, fraction in zip(logits[i], prior, strict=True)]
     others = [None if j == i else dot(queries[i], q) / temperature for j, q in enumerate(queries)]
     kept = [dot(queries[i], k) / temperature for k in [*keys, *queue_keys]]
     return classes, others + kept

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from protail.methods import ImageBatch, make_method
 from protail.models.heads import LinearHead
-from protail.training.drivers import leave_group_at_end
+from protail.training.loop import leave_group_at_end
 
 # By rank and step.
 LABELS = [[[0, 1, 2], [1, 1, 0]], [[2, 2, 0], [0, 2, 1]]]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_draw
+from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_subset
 from protail.data.images.long_tail import subset_description
 
 # A recipe for it: resnet32 learns it in seconds on a CPU, the same bits each time.
@@ -59,6 +59,6 @@ def tiny_data(n_max=40, imbalance=10, test_per_class=8, seed=0):
 
 def write_tiny(folder, **options):
     """Write draw.zip and tiny.toml, the data set and the recipe, for commands to read."""
-    save_draw(tiny_data(**options), folder / "draw.zip")
+    save_subset(tiny_data(**options), folder / "draw.zip")
     (folder / "tiny.toml").write_text(RECIPE, encoding="utf-8")
     return folder

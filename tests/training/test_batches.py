@@ -114,13 +114,13 @@ def test_files_are_made_as_the_backbone_wants_them(files):
 
 def batches(images, second=(), seed=5, epoch=1, n=None, **options):
     loader = make_loader(images, augments(images), seed=seed, device=CPU, second=second, **options)
-    shares = SHARES.get(options.get("mixing"))
+    fractions = SHARES.get(options.get("mixing"))
     sampler = InstanceSampler(images.labels, seed=0)
-    return list(map(loader, loader.batches(sampler, 4, epoch, shares=shares, n=n)))
+    return list(map(loader, loader.batches(sampler, 4, epoch, fractions=fractions, n=n)))
 
 
-def blended(view, partner, share, _):
-    return share * view + (1 - share) * view[partner], share
+def blended(view, partner, fraction, _):
+    return fraction * view + (1 - fraction) * view[partner], fraction
 
 
 LOOPS = {"mixup": blended, "cutmix": cutmix_loop}
@@ -170,14 +170,14 @@ def test_both_views_are_mixed_with_the_same_partner_and_the_same_share(
         partner = draws[:, 0].argsort(stable=True)
         drawn = SHARES[kind][number].flatten()[0].item()
         centre = draws[0, 1:3].tolist()
-        for way, view, found, share in (
-            (of_first, plain.images, mixed.images, mixed.share),
-            (of_second, plain.second, mixed.second, mixed.second_share),
+        for way, view, found, fraction in (
+            (of_first, plain.images, mixed.images, mixed.fraction),
+            (of_second, plain.second, mixed.second, mixed.second_fraction),
         ):
             expected, true_share = LOOPS[way](view, partner, drawn, centre)
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-            assert share.shape == ()
-            assert share.item() == pytest.approx(true_share, abs=1e-6)
+            assert fraction.shape == ()
+            assert fraction.item() == pytest.approx(true_share, abs=1e-6)
         assert torch.equal(mixed.labels, plain.labels)
         assert torch.equal(mixed.other, plain.labels[partner])
         assert not torch.equal(plain.images, plain.second)
@@ -189,19 +189,19 @@ def test_without_a_second_view_images_are_mixed_as_ever(images, kind):
     for number, (mixed, plain) in enumerate(
         zip(batches(images, (), mixing=kind), views, strict=True)
     ):
-        share, places = SHARES[kind][number], 4 * number + torch.arange(len(plain.labels))
-        expected = mix(plain.images, plain.labels, share, places, 1, kind=kind, seed=5)
+        fraction, places = SHARES[kind][number], 4 * number + torch.arange(len(plain.labels))
+        expected = mix(plain.images, plain.labels, fraction, places, 1, kind=kind, seed=5)
         assert torch.equal(mixed.images, expected.images)
         assert torch.equal(mixed.other, expected.other_labels)
-        assert torch.equal(mixed.share, expected.weight)
-        assert mixed.second is mixed.second_share is None
+        assert torch.equal(mixed.fraction, expected.weight)
+        assert mixed.second is mixed.second_fraction is None
 
 
 def test_a_graph_can_hold_two_mixed_views():
     views = ImageBatch(torch.rand(4, 3, 8, 8), torch.arange(4), second=torch.rand(4, 3, 8, 8))
-    share, places, epoch = torch.tensor([0.5, 0.2]), torch.arange(4), torch.tensor(2)
+    fraction, places, epoch = torch.tensor([0.5, 0.2]), torch.arange(4), torch.tensor(2)
     with Kernels() as kernels:
-        mix_views(views, share, places, epoch, kind="mixup-cutmix", seed=0)
+        mix_views(views, fraction, places, epoch, kind="mixup-cutmix", seed=0)
     assert kernels.names.count("lerp") == 2
 
 
@@ -304,10 +304,10 @@ def test_images_are_mixed_with_drawn_partners_as_in_a_loop(images, kind, second)
         for number, begin in enumerate((0, 4)):
             part = slice(begin, begin + 4)
             how, drawn, centre = way_of(kind, view, number, second)
-            expected, share = looped(own[part], others[part], how, drawn, centre)
+            expected, fraction = looped(own[part], others[part], how, drawn, centre)
             torch.testing.assert_close(found[part], expected, atol=1e-5, rtol=0)
-            told = mixed[number].share if view == "images" else mixed[number].second_share
-            assert told.item() == pytest.approx(share, abs=1e-6)
+            told = mixed[number].fraction if view == "images" else mixed[number].second_fraction
+            assert told.item() == pytest.approx(fraction, abs=1e-6)
     assert torch.cat([b.labels for b in mixed]).tolist() == list(
         images.labels[sampler.epoch_indices(1)]
     )
@@ -318,23 +318,23 @@ def way_of(kind, view, number, second):
     """Say how a view of a batch is mixed, with which share, around which centre."""
     places = torch.arange(6)[4 * number : 4 * number + 4]
     numbers = uniforms(5, 1, places, _PURPOSE, 4)
-    shares = SHARES[kind][number].flatten().tolist()
+    fractions = SHARES[kind][number].flatten().tolist()
     centre = numbers[0, 1:3].tolist()
     if kind != "mixup-cutmix":
-        return kind, shares[0], centre
+        return kind, fractions[0], centre
     if second:
-        return ("mixup" if view == "images" else "cutmix"), shares[0], centre
+        return ("mixup" if view == "images" else "cutmix"), fractions[0], centre
     pasted = numbers[0, 3] < 0.5
-    return ("cutmix", shares[1], centre) if pasted else ("mixup", shares[0], centre)
+    return ("cutmix", fractions[1], centre) if pasted else ("mixup", fractions[0], centre)
 
 
-def looped(images, others, kind, share, centre):
+def looped(images, others, kind, fraction, centre):
     if kind == "mixup":
         pairs = zip(images.double(), others.double(), strict=True)
-        return torch.stack([share * a + (1 - share) * b for a, b in pairs]).float(), share
+        return torch.stack([fraction * a + (1 - fraction) * b for a, b in pairs]).float(), fraction
     n = len(images)
     both = torch.cat([images, others])
-    mixed, true_share = cutmix_loop(both, torch.arange(2 * n).roll(n), share, centre)
+    mixed, true_share = cutmix_loop(both, torch.arange(2 * n).roll(n), fraction, centre)
     return mixed[:n], true_share
 
 
@@ -349,7 +349,7 @@ def test_both_views_meet_both_views_of_the_same_partner(images):
     rows = Partners(SquareRootSampler(images.labels, seed=derived_seed(5, "partners")), []).rows(
         sampler, 1
     )
-    [batch] = map(loader, loader.batches(sampler, 6, 1, shares=torch.zeros(1)))
+    [batch] = map(loader, loader.batches(sampler, 6, 1, fractions=torch.zeros(1)))
     for view, seed in (
         (batch.images, derived_seed(5, "partners")),
         (batch.second, derived_seed(derived_seed(5, "partners"), "second view")),
@@ -368,9 +368,9 @@ def test_an_image_that_is_its_own_partner_is_augmented_another_way():
         [kept], [partner] = (
             [
                 loader(each)
-                for each in loader.batches(sampler, 1, epoch, shares=torch.full((1,), share))
+                for each in loader.batches(sampler, 1, epoch, fractions=torch.full((1,), fraction))
             ]
-            for share in (1.0, 0.0)
+            for fraction in (1.0, 0.0)
         )
         differing += not torch.equal(kept.images, partner.images)
     assert differing >= 8
@@ -421,7 +421,7 @@ def test_a_graph_can_hold_it():
     training = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
     batch = next(training._batches(0))
     with Kernels() as kernels:
-        training.feed(batch)
+        training.loader(batch)
     assert kernels.names.count("lerp") == 2
 
 
@@ -430,10 +430,10 @@ def test_two_processes_mix_as_one_would(changes):
     data = small_images()
     settings = dataclasses.replace(SETTINGS, partners="class-balanced", **changes)
     alone = RepresentationTraining(settings, data, seed=0, device=CPU)
-    whole = [alone.feed(batch) for batch in alone._batches(1)]
+    whole = [alone.loader(batch) for batch in alone._batches(1)]
     for rank in range(2):
         part = RepresentationTraining(settings, data, seed=0, device=CPU, fabric=two(rank))
-        for one, both in zip(map(part.feed, part._batches(1)), whole, strict=True):
+        for one, both in zip(map(part.loader, part._batches(1)), whole, strict=True):
             n = len(one.labels)
             assert torch.equal(one.images, both.images[rank::2][:n])
             assert torch.equal(one.other, both.other[rank::2][:n])
@@ -454,7 +454,7 @@ def two(rank):
 def test_a_training_sees_rare_classes_in_front_of_all_others():
     settings = dataclasses.replace(SETTINGS, epochs=8, cutmix=1.0, partners="class-balanced")
     training = RepresentationTraining(settings, small_images(), seed=0, device=CPU)
-    batches = [training.feed(batch) for epoch in range(8) for batch in training._batches(epoch)]
+    batches = [training.loader(batch) for epoch in range(8) for batch in training._batches(epoch)]
     other = torch.cat([batch.other for batch in batches])
     labels = torch.cat([batch.labels for batch in batches])
     assert labels.bincount().tolist() == [8 * n for n in (60, 30, 15, 8)]

@@ -45,7 +45,7 @@ def test_what_is_stored_comes_back(whole):
     assert given.n_features == 8
     np.testing.assert_array_equal(given.test_labels, whole.test.labels)
     np.testing.assert_array_equal(given.test(), whole.test.rows)
-    np.testing.assert_array_equal(given.test(mirrored=True), whole.mirrored)
+    np.testing.assert_array_equal(given.test(flipped=True), whole.flipped)
     for precision in ("float32", "bfloat16"):
         features, labels = given.clean(precision)
         assert features.dtype == torch.float32
@@ -78,7 +78,7 @@ def test_without_one_the_sampler_draws(bare, name, options):
 
 
 def test_there_may_be_no_mirror_images(bare, whole):
-    assert GivenFeatures(bare, CPU).test(mirrored=True) is None
+    assert GivenFeatures(bare, CPU).test(flipped=True) is None
     head = torch.nn.Linear(8, len(COUNTS))
     assert list(evaluate_heads({"a": head}, GivenFeatures(bare, CPU))["a"]) == ["plain"]
     both = evaluate_heads({"a": head}, GivenFeatures(whole, CPU))["a"]
@@ -90,8 +90,8 @@ def test_scores_are_counted(whole):
     head = torch.nn.Linear(8, len(COUNTS))
     scores = evaluate_heads({"a": head}, GivenFeatures(whole, CPU))["a"]
     with torch.no_grad():
-        plain, mirrored = head(torch.tensor(whole.test.rows)), head(torch.tensor(whole.mirrored))
-    for mode, logits in (("plain", plain), ("mirrored", plain + mirrored)):
+        plain, flipped = head(torch.tensor(whole.test.rows)), head(torch.tensor(whole.flipped))
+    for mode, logits in (("plain", plain), ("mirrored", plain + flipped)):
         hits = logits.argmax(1).numpy() == whole.test.labels
         assert scores[mode]["all"] == pytest.approx(hits.mean())
         few = np.array(COUNTS)[whole.test.labels] < 20

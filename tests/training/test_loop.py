@@ -1,13 +1,28 @@
-"""The training loop against a loop written out by hand."""
+"""The training loop against a loop written out by hand, its schedules, and groups of processes."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributed
 
-from protail.training import History, PlainDriver, cosine, diverged, train
-from protail.training.loop import flushed_denormals
+from protail.training import (
+    History,
+    PlainDriver,
+    RepresentationSettings,
+    constant,
+    cosine,
+    diverged,
+    leave_group_at_end,
+    steps,
+    train,
+    warm_up,
+)
+from protail.training.loop import flushed_denormals, make_schedule
 
 GOALS = [torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]), torch.tensor([-1.0, 0.0])]
 
@@ -104,3 +119,73 @@ def test_denormals_are_flushed_only_inside():
             pass
         assert (tiny / 10).item() == 0
     assert (tiny / 10).item() != 0
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 1)), max_size=4), st.floats(0, 1))
+def test_steps_by_hand(drops, done):
+    drops = sorted(drops)
+    expected = 1.0
+    for place, factor in drops:
+        if done >= place:
+            expected = factor
+    assert steps(drops)(done) == expected
+
+
+@pytest.mark.parametrize("drops", [[(0.5, 0.1), (0.2, 0.1)], [(0.0, 0.1)], [(1.5, 0.1)]])
+def test_steps_out_of_order_are_refused(drops):
+    with pytest.raises(ValueError, match="in order"):
+        steps(drops)
+
+
+@pytest.mark.parametrize("part", [-0.1, 1.0])
+def test_warm_up_must_leave_room(part):
+    with pytest.raises(ValueError, match="part="):
+        warm_up(constant, part)
+
+
+SETTINGS = RepresentationSettings()
+
+
+def test_schedules_by_name():
+    cosine = make_schedule(dataclasses.replace(SETTINGS, warm_up_epochs=1), 10)
+    assert cosine(0.0) == 0
+    assert cosine(0.05) == pytest.approx(0.5 * 0.5 * (1 + np.cos(np.pi * 0.05)))
+    steps = make_schedule(dataclasses.replace(SETTINGS, schedule="steps", drops=((0.5, 0.1),)), 5)
+    assert (steps(0.4), steps(0.6)) == (1.0, 0.1)
+    with pytest.raises(ValueError, match="Did you mean 'cosine'"):
+        make_schedule(dataclasses.replace(SETTINGS, schedule="cosin"), 5)
+
+
+@pytest.fixture
+def join(tmp_path):
+    def join_alone():
+        meeting = f"file://{tmp_path / 'meeting'}"
+        distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+
+    yield join_alone
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def test_a_group_that_was_joined_within_is_left(join):
+    with leave_group_at_end():
+        join()
+    assert not distributed.is_initialized()
+
+
+def test_a_group_that_was_there_before_stays(join):
+    join()
+    with leave_group_at_end():
+        pass
+    assert distributed.is_initialized()
+
+
+def test_where_something_failed_nobody_is_waited_for(join):
+    def fail():
+        join()
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"), leave_group_at_end():
+        fail()
+    assert distributed.is_initialized()

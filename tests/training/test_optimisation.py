@@ -52,7 +52,7 @@ def test_an_average_counts_the_statistics_of_batches():
     variances = torch.stack([batch.var(0) for batch in batches]).mean(0)
     average.double()
     for factor in (1, 2):  # the second time as though another process had three times as much
-        average.count_anew(batches, average.average, lambda own, by=factor: by * own)
+        average.recompute_batch_norms(batches, average.average, lambda own, by=factor: by * own)
         torch.testing.assert_close(average.average[0].running_mean, factor * means)
         torch.testing.assert_close(average.average[0].running_var, factor * variances)
     assert average.average[0].momentum == 0.1
@@ -66,7 +66,7 @@ def test_counting_that_fails_leaves_an_average_that_can_go_on():
         raise OSError("a broken image")
 
     with pytest.raises(OSError, match="broken"):
-        average.count_anew([1], fail)
+        average.recompute_batch_norms([1], fail)
     assert average.average.momentum == 0.1
     assert not average.average.training
 
@@ -181,7 +181,7 @@ def test_an_autocast_around_both_passes_sees_the_moved_weights():
 @pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf")])
 def test_no_radius(radius):
     module = torch.nn.Linear(2, 1)
-    with pytest.raises(ValueError, match="expected a number from 0 on"):
+    with pytest.raises(ValueError, match="expected a finite number >= 0"):
         SharpnessAware(module, torch.optim.SGD(module.parameters(), lr=0.1), radius)
 
 

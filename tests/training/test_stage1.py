@@ -14,7 +14,7 @@ from protail.experiments.checkpoint import restore_training_state, training_stat
 from protail.losses import class_balanced_weights
 from protail.methods import MixtureDistillation
 from protail.models.backbones import backbone_names, make_backbone, register_backbone
-from protail.training.batches import draw_shares
+from protail.training.batches import draw_fractions
 from protail.training.features import FrozenFeatures, Stream
 from protail.training.loop import DivergenceError, Epoch, interleave
 from protail.training.settings import RepresentationSettings
@@ -79,7 +79,7 @@ def test_learns():
     assert epochs[-1].loss < 0.5 * epochs[0].loss
     training.method.eval()
     with torch.no_grad():
-        logits = torch.cat([training.method.logits(b) for b in training.feed.clean(data.train)])
+        logits = torch.cat([training.method.logits(b) for b in training.loader.clean(data.train)])
     assert (logits.argmax(1).numpy() == data.train.labels).mean() > 0.7
 
 
@@ -93,11 +93,11 @@ def test_by_hand():
     optimizer = torch.optim.SGD(
         method.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True
     )
-    batches = list(by_hand.feed.batches(by_hand._sampler, 32, 0))
+    batches = list(by_hand.loader.batches(by_hand._sampler, 32, 0))
     for step, batch in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * 0.5 * (1 + np.cos(np.pi * step / len(batches)))
-        images = by_hand.feed(batch)
+        images = by_hand.loader(batch)
         loss = torch.nn.functional.cross_entropy(method.logits(images.images), images.labels)
         optimizer.zero_grad()
         loss.backward()
@@ -183,7 +183,7 @@ def test_stage_2_does_not_see_again_what_stage_1_saw():
     data = small_images()
     training = RepresentationTraining(SETTINGS, data, seed=0, device=CPU)
     rows = training._sampler.epoch_indices(0)
-    seen = training.feed(next(training._batches(0))).images
+    seen = training.loader(next(training._batches(0))).images
     frozen = FrozenFeatures(make_backbone(TINY), data, CPU)
     stream = Stream("instance", "{}", SETTINGS.augment, "float32")
     assert not np.array_equal(rows, stream.make_sampler(data.train.labels, 0).epoch_indices(0))
@@ -194,15 +194,15 @@ def test_stage_2_does_not_see_again_what_stage_1_saw():
 
 def test_shares_of_mixtures_have_the_alpha_of_their_kind():
     settings = dataclasses.replace(SETTINGS, epochs=500, mixup=0.05, cutmix=20.0)
-    shares = draw_shares(settings, 2000, seed=1).double()
-    assert shares.shape == (2000, 2)
-    for series, alpha in zip(shares.T, (0.05, 20.0), strict=True):
+    fractions = draw_fractions(settings, 2000, seed=1).double()
+    assert fractions.shape == (2000, 2)
+    for series, alpha in zip(fractions.T, (0.05, 20.0), strict=True):
         assert series.var().item() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
     alone = dataclasses.replace(settings, epochs=2, mixup=0.0)
-    assert torch.equal(draw_shares(alone, 2000, seed=1).double(), shares[:, 1])
+    assert torch.equal(draw_fractions(alone, 2000, seed=1).double(), fractions[:, 1])
     training = RepresentationTraining(alone, small_images(), seed=0, device=CPU)
-    drawn = [batch.share for epoch in range(2) for batch in training._batches(epoch)]
-    assert torch.equal(torch.stack(drawn), draw_shares(alone, 8, training._stream_seed))
+    drawn = [batch.fraction for epoch in range(2) for batch in training._batches(epoch)]
+    assert torch.equal(torch.stack(drawn), draw_fractions(alone, 8, training._stream_seed))
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.5])
@@ -277,7 +277,7 @@ def test_the_moving_average_has_statistics_of_its_own(mixing):
     handle = averaged.conv1.register_forward_hook(lambda _, __, out: seen.append(out.double()))
     with torch.no_grad():
         for rows in training._batches(settings.epochs - 1):
-            averaged(training.feed(rows).images)
+            averaged(training.loader(rows).images)
     handle.remove()
     means = torch.stack([out.mean((0, 2, 3)) for out in seen]).mean(0)
     variances = torch.stack([out.transpose(0, 1).flatten(1).var(1) for out in seen]).mean(0)

@@ -230,14 +230,14 @@ def drifted_by_hand(frozen, settings, n_steps):
     """Walk through the epochs as the published code does: eval mode in the first, then train."""
     backbone, images = copy.deepcopy(frozen.backbone), small_images().train
     sampler = make_sampler("class-balanced", images.labels, seed=1, run=4)
-    feed = make_loader(images, settings.augment, seed=1, device=CPU)
+    loader = make_loader(images, settings.augment, seed=1, device=CPU)
     batches = []
     with torch.no_grad():
         for epoch in range(settings.epochs):
             backbone.train(epoch > 0)
-            for batch in feed.batches(sampler, settings.batch_size, epoch):
+            for batch in loader.batches(sampler, settings.batch_size, epoch):
                 if len(batches) < n_steps:
-                    pixels, labels = feed(batch)[:2]
+                    pixels, labels = loader(batch)[:2]
                     batches.append((backbone(pixels), labels))
     return backbone.eval(), batches
 
@@ -322,9 +322,9 @@ def test_temperatures_have_a_rate_and_a_decay_of_their_own(frozen, form):
 
 def test_features_of_test_images(frozen, tmp_path):
     data = small_images()
-    mirrored = dataclasses.replace(data.test, pixels=data.test.pixels[..., ::-1].copy())
+    flipped = dataclasses.replace(data.test, pixels=data.test.pixels[..., ::-1].copy())
     torch.testing.assert_close(frozen.test(), frozen.of(data.test, "float32"))
-    torch.testing.assert_close(frozen.test(mirrored=True), frozen.of(mirrored, "float32"))
+    torch.testing.assert_close(frozen.test(flipped=True), frozen.of(flipped, "float32"))
     assert frozen.test().dtype == torch.float32
     assert frozen.test_labels.tolist() == data.test.labels.tolist()
     FrozenFeatures(frozen.backbone, data, CPU, FeatureCache(tmp_path)).test()

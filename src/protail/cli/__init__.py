@@ -1,5 +1,5 @@
 """The command line: one file a command."""
 
-from protail.cli._app import app, main
+from protail.cli.app import app, main
 
 __all__ = ["app", "main"]

@@ -13,35 +13,23 @@ import typer
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.cli._feature_options import (
-    Columns,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    LabelsKey,
-)
-from protail.cli.command import (
-    Debug,
-    Device,
-    Json,
-    ModelFolder,
-    Overwrite,
-    Voice,
-)
-from protail.cli.command import command as _command
+from protail.cli import options as opt
+from protail.cli import sources
+from protail.cli.command import Voice, command, make_app
+from protail.cli.sources import Model, open_sources
 
 if TYPE_CHECKING:
-    from protail import PrototypeClassifier
-    from protail.cli._judging import Judged
-    from protail.data.tables import FeatureFile
+    from protail.cli.sources import Evaluated
 
 Name = Annotated[str, typer.Argument(help="What to call the class.", show_default=False)]
-Files = Annotated[list[Path], typer.Argument(help="Files with its rows.", show_default=False)]
+Files = Annotated[
+    list[Path], typer.Argument(help="Files with its rows, or photos of it.", show_default=False)
+]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write here, not back to MODEL.")
 ]
 Check = Annotated[
-    Path | None, typer.Option(help="Labelled file: how do the other classes fare on it?")
+    Path | None, typer.Option(help="Labelled file or photos: how do the other classes fare?")
 ]
 CheckLabels = Annotated[
     Path | None,
@@ -51,72 +39,66 @@ CheckLabels = Annotated[
 _NEIGHBOURS = 5
 
 
-@_command
+@command
 def add_class(
-    model: ModelFolder,
+    voice: Voice,
+    model: opt.ModelFolder,
     name: Name,
     files: Files,
     output: Output = None,
     check: Check = None,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    labels: LabelsKey = None,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    labels: opt.LabelsKey = None,
     labels_file: CheckLabels = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    device: opt.Device = "auto",
+    overwrite: opt.Overwrite = False,
 ) -> None:
-    """Add a class from a few rows; the other prototypes stay.
+    """Add a class from a few rows or photos; the other prototypes stay.
 
     Tells which classes are nearest to the new one and, with --check, which rows it takes
     from them. All rows of FILES belong to the class; labels in them are not read.
     Where the others leave it no place, all go back to their class means, and a warning says so.
     """
-    from protail.cli._judging import judge
-    from protail.cli._sources import Model, open_sources, tell_columns
-    from protail.estimator import check_replaceable
-
-    voice = Voice(as_json)
     if labels_file is not None and check is None:
         raise ValueError(
             f"--labels-file {labels_file} was given without --check; expected the file of features "
             "that the labels belong to. All rows of FILES are of the new class."
         )
+    sources.check_there(*files, check)
+    from protail.estimator import check_replaceable
+    from protail.experiments import is_run
+
     target = output or model
+    if output is None and is_run(model):
+        raise ValueError(
+            f"{model} is a run, which stays as it was trained; expected a folder for the network "
+            "with the new class. Name it with --output."
+        )
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
     before = Model.load(model, device)
-    options = FeatureOptions(features, None, columns, exclude)
+    options = opt.FeatureOptions(features, None, columns, exclude)
     new = open_sources(before, files, options)
-    tell_columns(voice, new)
+    sources.tell_columns(voice, new)
     rows = _read_rows(new, voice)
-    label = _label_for(before.classifier.classes_, name)
-    after = replace(before, classifier=copy.deepcopy(before.classifier))
-    after.classifier.add_classes(rows, np.full(len(rows), label))
+    label = _label_for(before.classes, name)
+    after = _with_class(before, rows, label)
     result: dict[str, Any] = {
         "class": label if isinstance(label, str) else label.item(),
         "rows": len(rows),
-        "nearest": _nearest(after.classifier, label),
+        "nearest": _nearest(after, label),
     }
     near = ", ".join(f"{item['label']} ({item['distance']:.3g})" for item in result["nearest"])
     voice.say(f"Nearest classes, with the distance between prototypes: {near}")
     if check is not None:
-        checked_on = [labels_file] if labels_file else None
+        reading = replace(options, labels=labels)
+        their_labels = [labels_file] if labels_file else None
+        how: dict[str, Any] = {"labels_files": their_labels, "need_labels": True}
         checked = [
-            judge(
-                m,
-                open_sources(
-                    m,
-                    [check],
-                    replace(options, labels=labels),
-                    labels_files=checked_on,
-                    need_labels=True,
-                ),
-                voice,
-            )
-            for m in (before, after)
+            sources.evaluate_rows(each, open_sources(each, [check], reading, **how), voice)
+            for each in (before, after)
         ]
         result["check"] = _effect(checked[0], checked[1], label, voice)
     came_from = counted(len(rows), "row")
@@ -124,22 +106,55 @@ def add_class(
     # Scores and picture were those of the model without this class: they do not go along.
     about = " ".join(filter(None, [before.about, remark]))
     after.save(target, overwrite=overwrite or output is None, about=about)
-    others = after.classifier.classes_ != label
-    moved = not np.array_equal(after.classifier.prototypes_[others], before.classifier.prototypes_)
+    others = after.classes != label
+    moved = not np.array_equal(_prototypes(after)[others], _prototypes(before))
     what = "went back to the class means" if moved else "did not move"
     voice.say(f"{name!r} added from {came_from}; the other prototypes {what}.")
     voice.say(f"Model: {target} (scores and picture were those of the classes before: dropped)")
     voice.finish({**result, "model": str(target)})
 
 
-def _read_rows(files: list[FeatureFile], voice: Voice) -> NDArray[Any]:
-    from protail.cli._sources import leave_out_non_finite
-
+def _read_rows(files: list[Any], voice: Voice) -> NDArray[Any]:
     rows = np.concatenate([block for file in files for block in file.blocks()])
     finite = np.isfinite(rows).all(axis=1)
-    leave_out_non_finite(len(rows), int(finite.sum()), voice)
+    sources.leave_out_non_finite(len(rows), int(finite.sum()), voice, files)
     kept: NDArray[Any] = rows[finite]
     return kept
+
+
+def _with_class(model: Model, rows: NDArray[Any], label: Any) -> Model:
+    """Give a copy of a model that knows one more class."""
+    import torch
+
+    from protail import Network
+
+    head: Any = copy.deepcopy(model.head)
+    if not isinstance(head, Network):
+        head.add_classes(rows, np.full(len(rows), label))
+        return replace(model, head=head)
+    trained: Any = head.head
+    if not hasattr(trained, "add_classes"):
+        raise ValueError(
+            f"{model.folder} has a {type(trained).__name__}, which takes no class afterwards; "
+            "expected a head of prototypes, as of recipe 'pc-la'. Train it again with the class."
+        )
+    if label in model.classes:
+        raise ValueError(
+            f"{label!r} is a class of {model.folder} already; expected a new one. Choose another "
+            "name."
+        )
+    new = torch.from_numpy(np.asarray(rows, np.float32)).to(head.device)
+    trained.add_classes(new, torch.zeros(len(new), dtype=torch.int64, device=new.device))
+    head.classes_ = np.append(model.classes, label)
+    head.class_counts_ = np.append(model.counts, len(rows))
+    return replace(model, head=head)
+
+
+def _prototypes(model: Model) -> NDArray[Any]:
+    head: Any = model.head
+    if hasattr(head, "prototypes_"):
+        return np.asarray(head.prototypes_)
+    return np.asarray(head.head.prototypes.detach().cpu())
 
 
 def _label_for(classes: NDArray[Any], name: str) -> Any:
@@ -158,32 +173,33 @@ def _label_for(classes: NDArray[Any], name: str) -> Any:
         ) from None
 
 
-def _nearest(classifier: PrototypeClassifier, label: Any) -> list[dict[str, Any]]:
+def _nearest(model: Model, label: Any) -> list[dict[str, Any]]:
     """Name the classes whose prototypes are nearest to the new one."""
     import torch
 
     from protail import ops
 
-    new = int(np.flatnonzero(classifier.classes_ == label)[0])
-    places = torch.from_numpy(classifier.prototypes_)
-    temperature = classifier.temperature_
-    distances = ops.distances(
-        places[new : new + 1],
-        places,
-        classifier.distance,
-        None if temperature is None else torch.from_numpy(temperature),
-    )[0].numpy()
+    head: Any = model.head
+    new = int(np.flatnonzero(model.classes == label)[0])
+    places = torch.from_numpy(_prototypes(model))
+    if hasattr(head, "prototypes_"):
+        distance, temperature = head.distance, head.temperature_
+        temperature = None if temperature is None else torch.from_numpy(temperature)
+    else:
+        distance, temperature = head.head.distance, head.head.temperature
+        temperature = None if temperature is None else temperature.detach().cpu()
+    distances = ops.distances(places[new : new + 1], places, distance, temperature)[0].numpy()
     distances[new] = np.inf
-    distances[classifier.class_counts_ == 0] = np.inf
+    distances[model.counts == 0] = np.inf
     order = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
     return [
-        {"label": classifier.classes_[c].item(), "distance": float(distances[c])}
+        {"label": model.classes[c].item(), "distance": float(distances[c])}
         for c in order
         if np.isfinite(distances[c])
     ]
 
 
-def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str, Any]:
+def _effect(before: Evaluated, after: Evaluated, label: Any, voice: Voice) -> dict[str, Any]:
     """Count the rows that changed hands and tell whose they were."""
     old = before.truth != label
     taken = old & (after.predicted == label)
@@ -214,3 +230,6 @@ def _effect(before: Judged, after: Judged, label: Any, voice: Voice) -> dict[str
 
     voice.show(results_table({"before": before.evaluation, "after": after.evaluation}))
     return effect
+
+
+app = make_app(add_class, "protail add-class model lynx lynx.npz --check test.npz")

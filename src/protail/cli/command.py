@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import inspect
 import json
 import os
@@ -11,19 +12,18 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from protail._messages import OWN_PART
 from protail._stopping import stoppable
-from protail.cli._completion import devices
-from protail.cli._plugins import hint_at_plugins, load_plugins
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-Command = TypeVar("Command", bound=Callable[..., None])
 
 # Exit codes, and what programs call them. 2 is also what typer gives for options it does not know.
 UNEXPECTED, BAD_INPUT, NOT_WRITTEN, INTERRUPTED = 1, 2, 3, 130
@@ -36,15 +36,17 @@ _KINDS = {
 # Of what --json prints: raised when a key changes its meaning or goes, not when one is added.
 _SCHEMA_VERSION = 1
 
+# What names modules of somebody's own, for the commands to know their methods, heads and losses.
+_PLUGINS = "PROTAIL_PLUGINS"
+# What a plugin may end with that is its own doing.
+_FAULTS = (Exception, SystemExit)
+
 # Wider than any table.
 _ONE_LINE = 100_000
 
 # The name under which typer gives a command the context it runs in.
 _CONTEXT = "protail_context"
 
-ModelFolder = Annotated[Path, typer.Argument(help="Model folder.", show_default=False)]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.", autocompletion=devices)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is already there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 
@@ -82,7 +84,7 @@ class Voice:
         from rich import box
         from rich.table import Table
 
-        from protail.cli._tables import fitted
+        from protail.cli.tables import fitted
 
         if self.as_json or self._is_silent:
             return
@@ -119,18 +121,18 @@ def _is_terminal(stream: Any) -> bool:
     return stream is not None and stream.isatty()
 
 
-def command(function: Command) -> Command:
+def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a function a command: errors become one line and an exit code.
 
-    The function takes ``as_json`` and ``debug`` among its arguments.
+    The function gets a `Voice` as ``voice``; the command takes ``--json`` and ``--debug`` for it.
     """
     # typer reads the options out of the annotations, which are text until evaluated.
     signature = inspect.signature(function, eval_str=True)
-    parameters = list(signature.parameters.values())
+    parameters = [each for each in signature.parameters.values() if each.name != "voice"]
     own = next((each.name for each in parameters if each.annotation is typer.Context), None)
 
     @functools.wraps(function)
-    def guarded(**arguments: Any) -> None:
+    def guarded(*, as_json: bool, debug: bool, **arguments: Any) -> None:
         context = arguments[own] if own else arguments.pop(_CONTEXT, None)
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
@@ -139,25 +141,50 @@ def command(function: Command) -> Command:
             with stoppable(), warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 load_plugins()
-                function(**arguments)
+                function(voice=Voice(as_json), **arguments)
         except typer.Exit:
             raise
         except KeyboardInterrupt as end:
-            _stop(f"stopped. {end}", INTERRUPTED, arguments)
+            _stop(f"stopped. {end}", INTERRUPTED, as_json)
         except BrokenPipeError:
             # Whoever read our output has gone (as with `| head`): nobody is left to tell.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
-            if arguments["debug"]:
+            if debug:
                 traceback.print_exc()
-            _stop(*_in_words(error, _full_name(context)), arguments)
+            _stop(*_in_words(error, _full_name(context)), as_json)
 
+    more: list[tuple[str, Any, Any]] = [("as_json", Json, False), ("debug", Debug, False)]
     if own is None:
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(_CONTEXT, keyword, annotation=typer.Context))
+        more.append((_CONTEXT, typer.Context, inspect.Parameter.empty))
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters += [
+        inspect.Parameter(name, kind, annotation=annotation, default=default)
+        for name, annotation, default in more
+    ]
     guarded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return guarded  # type: ignore[return-value]
+    return guarded
+
+
+def make_app(function: Callable[..., None], example: str) -> typer.Typer:
+    """Make an app of one command, as an entry point of ``protail.commands`` gives it.
+
+    Parameters
+    ----------
+    function : callable
+        What `command` has made.
+    example : str
+        Shown below its help.
+
+    Returns
+    -------
+    typer.Typer
+        With this command only.
+    """
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    app.command(epilog=f"Example: {example}")(function)
+    return app
 
 
 def _full_name(context: typer.Context | None) -> str:
@@ -215,8 +242,8 @@ def _told_by_training(error: RuntimeError) -> tuple[str, int] | None:
     return None
 
 
-def _stop(text: str, code: int, arguments: dict[str, Any]) -> NoReturn:
-    tell_end(text, code, as_json=arguments["as_json"])
+def _stop(text: str, code: int, as_json: bool) -> NoReturn:
+    tell_end(text, code, as_json=as_json)
     raise typer.Exit(code) from None
 
 
@@ -237,3 +264,92 @@ def _print_object(result: dict[str, Any]) -> None:
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"Note: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def load_plugins() -> None:
+    """Import what the environment variable names: modules, or files that end in .py.
+
+    Several are parted by commas. Each registers what it has, and recipes know it from then on.
+
+    Examples
+    --------
+    >>> from protail.cli.command import load_plugins
+    >>> load_plugins()
+    """
+    for name in filter(None, map(str.strip, os.environ.get(_PLUGINS, "").split(","))):
+        if name.endswith(".py"):
+            _load_file(Path(name))
+        else:
+            _load_module(name)
+
+
+def hint_at_plugins(text: str) -> str:
+    """Add to what is said of an unknown part how a command imports one, unless it has been told.
+
+    Parameters
+    ----------
+    text : str
+        What an error says, of whatever.
+
+    Returns
+    -------
+    str
+        The same, where it is not of an unknown part or the environment variable is set.
+
+    Examples
+    --------
+    >>> from protail._messages import unknown_part
+    >>> from protail.cli.command import hint_at_plugins
+    >>> print(hint_at_plugins(unknown_part("loss", "mine", ["ldam"])))
+    loss='mine' is unknown; expected one of 'ldam'. One of your own is known once the module that
+    registers it is imported: name it in PROTAIL_PLUGINS.
+    """
+    if os.environ.get(_PLUGINS):
+        return text
+    return text.replace(OWN_PART, f"{OWN_PART.removesuffix('.')}: name it in {_PLUGINS}.")
+
+
+def _load_file(file: Path) -> None:
+    if not file.is_file():
+        raise ValueError(f"{_PLUGINS}: {file}: there is no such file; expected one to import.")
+    name = _module_name(file)
+    if name in sys.modules:
+        return
+    spec = spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, _FAULTS):
+            raise _fault(str(file), error) from error
+        raise
+
+
+def _module_name(file: Path) -> str:
+    """Name a file's module: by its place too, because others may be called the same."""
+    place = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    return f"protail_plugin_{file.stem}_{place}"
+
+
+def _load_module(name: str) -> None:
+    try:
+        import_module(name)
+    except _FAULTS as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise ValueError(
+                f"{_PLUGINS}: there is no module {name!r}; expected one that can be imported, or a "
+                "file that ends in .py."
+            ) from None
+        raise _fault(name, error) from error
+
+
+def _fault(plugin: str, error: BaseException) -> ValueError:
+    return ValueError(
+        f"{_PLUGINS}: {plugin}: importing it raised {type(error).__name__}: {error}. Correct it; "
+        "--debug shows where that is."
+    )

@@ -1,73 +1,40 @@
-"""``protail data``: which data sets there are, what is in them, and draws that travel."""
+"""``protail data``: which data sets there are, what is in them, and subsets that travel."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
-from protail._messages import counted
-from protail.cli import _completion as completion
-from protail.cli.command import Debug, Json, Overwrite, Voice
-from protail.cli.command import command as _command
+from protail._messages import counted, first_few
+from protail.cli import options as opt
+from protail.cli.command import Voice, command, console
+from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
     from protail.data.images import DataSet, FeatureData
+    from protail.profile import ClassProfile
 
-data_app = typer.Typer(
-    help="Data sets: list them, count them, fetch and check them, export a draw.",
+_BARS, _BAR_WIDTH = 20, 50
+
+app = typer.Typer(
+    help="Data sets: list them, count them, fetch and check them, export a subset.",
+    short_help="List, count, fetch, check or export data sets.",
     epilog="Example: protail data stats cifar100-lt --imbalance 100",
     no_args_is_help=True,
     rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
 )
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="A data set, a draw, a folder of class folders, or a file of features.",
-        show_default=False,
-        autocompletion=completion.data_sets,
-    ),
-]
-Imbalance = Annotated[
-    float | None, typer.Option(metavar="RATIO", help="Largest class over the smallest.")
-]
-Kind = Annotated[
-    str | None,
-    typer.Option(
-        help="Form of the tail: exp or step.", autocompletion=completion.one_of("exp", "step")
-    ),
-]
-Selection = Annotated[
-    str | None,
-    typer.Option(
-        help="Images kept: shuffled, first or author.",
-        autocompletion=completion.one_of("shuffled", "first", "author"),
-    ),
-]
-DataSeed = Annotated[
-    int | None,
-    typer.Option("--data-seed", min=0, metavar="NUMBER", help="Of the draw or the split."),
-]
 # Where nothing else has a seed, the short name will do.
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--data-seed", "--seed", min=0, metavar="NUMBER", help="Of the draw or the split."
+        "--data-seed", "--seed", min=0, metavar="NUMBER", help="Of the subset or the split."
     ),
-]
-TestShare = Annotated[
-    float | None,
-    typer.Option(metavar="SHARE", help="Of a folder that is split here; else 0.2."),
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where the data is; else PROTAIL_DATA, ~/.cache/protail."),
-]
-Lists = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where list or JSON files are, if elsewhere.")
 ]
 Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Picture of the counts to write, PNG.")
@@ -80,14 +47,12 @@ Output = Annotated[
 ]
 
 
-@data_app.command("list", epilog="Example: protail data list")
-@_command
-def data_list(as_json: Json = False, debug: Debug = False) -> None:
+@app.command("list", epilog="Example: protail data list")
+@command
+def data_list(voice: Voice) -> None:
     """List the data sets there are and the options each takes."""
-    from protail.cli._data_tables import sets_table
     from protail.data.images import DATA_SETS, dataset_names
 
-    voice = Voice(as_json)
     listed = [
         {
             "name": name,
@@ -96,25 +61,25 @@ def data_list(as_json: Json = False, debug: Debug = False) -> None:
         }
         for name in dataset_names()
     ]
-    voice.show(sets_table(listed))
+    rows = [(each["name"], each["what"], ", ".join(each["options"])) for each in listed]
+    voice.show(make_table(["data set", "what", "options"], rows))
     voice.finish({"datasets": listed})
 
 
-@data_app.command("stats", epilog="Example: protail data stats cifar100-lt --plot counts.png")
-@_command
+@app.command("stats", epilog="Example: protail data stats cifar100-lt --plot counts.png")
+@command
 def data_stats(
-    name: Name,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
+    voice: Voice,
+    name: opt.DatasetName,
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
     seed: Seed = None,
-    test_share: TestShare = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
+    test_fraction: opt.TestFraction = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
     plot: Plot = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Count the images of each class: groups, imbalance, a picture.
 
@@ -122,13 +87,14 @@ def data_stats(
     downloaded, and list files are counted without their images.
     """
     from protail._files import check_free, new_file
-    from protail.cli._data_tables import counts_picture, show_stats, stats
+    from protail.report import counts_picture
 
-    voice = Voice(as_json)
     if plot is not None:
         check_free(plot, overwrite=overwrite)
     options = {**_draw(imbalance, kind, selection, seed), **_taken(name, check_files=False)}
-    dataset = _load(name, data_root, download=False, lists=lists, test_share=test_share, **options)
+    dataset = _load(
+        name, data_root, download=False, lists=lists, test_share=test_fraction, **options
+    )
     found = stats(dataset)
     show_stats(voice, dataset, found)
     if plot is not None:
@@ -139,14 +105,10 @@ def data_stats(
     voice.finish({**found, "plot": None if plot is None else str(plot)})
 
 
-@data_app.command("prepare", epilog="Example: protail data prepare cifar100-lt --data-root data")
-@_command
+@app.command("prepare", epilog="Example: protail data prepare cifar100-lt --data-root data")
+@command
 def data_prepare(
-    name: Name,
-    data_root: DataRoot = None,
-    lists: Lists = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    voice: Voice, name: opt.DatasetName, data_root: opt.DataRoot = None, lists: opt.Lists = None
 ) -> None:
     """Download a data set where that is possible, and check all of it.
 
@@ -155,7 +117,6 @@ def data_prepare(
     from protail.data.images import data_root as resolved_root
     from protail.data.images import require_images
 
-    voice = Voice(as_json)
     # Balanced where there is a choice: all images are read, whatever will be drawn from them.
     loaded = _load(name, data_root, lists=lists, **_taken(name, imbalance=1))
     dataset = require_images(loaded, "prepare")
@@ -174,32 +135,27 @@ def data_prepare(
     )
 
 
-@data_app.command(
-    "export",
-    epilog="Example: protail data export cifar100-lt --imbalance 10 -o draw.zip",
-)
-@_command
+@app.command("export", epilog="Example: protail data export cifar100-lt --imbalance 10 -o draw.zip")
+@command
 def data_export(
-    name: Name,
+    voice: Voice,
+    name: opt.DatasetName,
     output: Output,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
     seed: Seed = None,
-    data_root: DataRoot = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    data_root: opt.DataRoot = None,
+    overwrite: opt.Overwrite = False,
 ) -> None:
-    """Write a draw, train and test images, to one compact file without loss.
+    """Write a subset, train and test images, to one compact file without loss.
 
     Every command takes its path in place of a data set's name, and any imbalance from the stored
-    one up: draws nest.
+    one up: subsets nest.
     """
     from protail._files import OutputError, check_free
-    from protail.data.images import require_images, save_draw
+    from protail.data.images import require_images, save_subset
 
-    voice = Voice(as_json)
     if output.suffix != ".zip":
         raise OutputError(
             22, f"{output} cannot be written: its name should end in .protail-draw.zip."
@@ -208,9 +164,9 @@ def data_export(
     loaded = _load(name, data_root, **_draw(imbalance, kind, selection, seed))
     dataset = require_images(loaded, "export")
     voice.say(f"Writing {dataset} ...")
-    save_draw(dataset, output, overwrite=overwrite)
+    save_subset(dataset, output, overwrite=overwrite)
     size = output.stat().st_size
-    voice.say(f"Draw: {output} ({size / 2**20:.1f} MiB)")
+    voice.say(f"Subset: {output} ({size / 2**20:.1f} MiB)")
     voice.finish(
         {
             "draw": str(output),
@@ -222,19 +178,17 @@ def data_export(
     )
 
 
+def _load(name: str, root: Path | None, **options: Any) -> DataSet | FeatureData:
+    from protail.data.images import load_dataset
+
+    given = {option: value for option, value in options.items() if value is not None}
+    return load_dataset(name, root=root, **given)
+
+
 def _draw(
     imbalance: float | None, kind: str | None, selection: str | None, seed: int | None
 ) -> dict[str, Any]:
     return {"imbalance": imbalance, "kind": kind, "selection": selection, "seed": seed}
-
-
-def _load(
-    name: str, root: Path | None, *, download: bool = True, **options: Any
-) -> DataSet | FeatureData:
-    from protail.data.images import load_dataset
-
-    given = {option: value for option, value in options.items() if value is not None}
-    return load_dataset(name, root=root, download=download, **given)
 
 
 def _taken(name: str, **options: Any) -> dict[str, Any]:
@@ -246,7 +200,6 @@ def _taken(name: str, **options: Any) -> dict[str, Any]:
 
 
 def _read_all(dataset: DataSet) -> None:
-    from protail._messages import first_few
     from protail.data.images import DataSetError, unreadable
 
     paths = [path for images in dataset.parts.values() for path in images.paths]
@@ -261,3 +214,87 @@ def _read_all(dataset: DataSet) -> None:
 
 def _place(dataset: DataSet, root: Path) -> Path:
     return root if dataset.train.is_resident else dataset.train.folder
+
+
+def stats(dataset: DataSet | FeatureData) -> dict[str, Any]:
+    """Count the classes and images of a data set, in values that JSON can hold."""
+    profile = dataset.train.profile
+    return {
+        "name": dataset.name,
+        "description": dataset.description,
+        "images": {part: len(images) for part, images in dataset.parts.items()},
+        "features": getattr(dataset, "n_features", None),
+        "classes": profile.n_classes,
+        "imbalance": profile.imbalance,
+        "counts": profile.counts.tolist(),
+        "groups": {
+            name: {"classes": len(group), "samples": int(profile.counts[group].sum())}
+            for name, group in profile.groups().items()
+        },
+    }
+
+
+def show_stats(voice: Voice, dataset: DataSet | FeatureData, found: dict[str, Any]) -> None:
+    """Show what `stats` found: a line, a table of groups, bars."""
+    images = ", ".join(f"{n:,} {part}" for part, n in found["images"].items())
+    each = f" as {counted(found['features'], 'feature')} each" if found["features"] else ""
+    voice.show(
+        f"{found['name']}: {counted(found['classes'], 'class', 'classes')}, {images} images{each}, "
+        f"imbalance {found['imbalance']:.4g}"
+    )
+    voice.show(_groups_table(found))
+    for line in bars(dataset.train.profile, console().width):
+        voice.show(line)
+
+
+def _groups_table(found: dict[str, Any]) -> Any:
+    everything = {"classes": found["classes"], "samples": sum(found["counts"])}
+    rows = [
+        (
+            name,
+            f"{group['classes']:,}",
+            f"{group['samples']:,}",
+            f"{100 * group['samples'] / everything['samples']:.1f} %",
+        )
+        for name, group in {**found["groups"], "all": everything}.items()
+    ]
+    return make_table(["group", "classes", "images", "fraction"], rows, right=1)
+
+
+def bars(profile: ClassProfile, width: int = 80) -> list[str]:
+    r"""Draw the class counts, largest first, as lines of text.
+
+    Parameters
+    ----------
+    profile : ClassProfile
+        The counts.
+    width : int
+        How many signs a line holds; bars are at most fifty long.
+
+    Returns
+    -------
+    list of str
+        At most twenty lines; where there are more classes, each stands for the mean of several.
+
+    Examples
+    --------
+    >>> from protail.cli.data import bars
+    >>> from protail.profile import ClassProfile
+    >>> print("\n".join(bars(ClassProfile([4, 8]))))
+    1  ##################################################  8
+    2  #########################  4
+    """
+    ordered = profile.counts[profile.head_first()]
+    labels, means = [], []
+    for chunk in np.array_split(np.arange(len(ordered)), min(_BARS, len(ordered))):
+        first, last = f"{chunk[0] + 1}", f"{chunk[-1] + 1}"
+        labels.append(first if first == last else f"{first}-{last}")
+        means.append(ordered[chunk].mean())
+    wide = max(map(len, labels))
+    room = width - wide - len(f"{means[0]:,.0f}") - 4
+    longest = max(1, min(_BAR_WIDTH, room))
+    lines = []
+    for label, mean in zip(labels, means, strict=True):
+        bar = "#" * max(round(longest * mean / ordered[0]), int(mean > 0))
+        lines.append(f"{label:>{wide}}  " + (f"{bar}  {mean:,.0f}" if bar else "0"))
+    return lines

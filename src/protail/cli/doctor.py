@@ -15,8 +15,8 @@ import typer
 
 from protail import __version__
 from protail._messages import counted, install_command
-from protail.cli.command import Debug, Json, Voice
-from protail.cli.command import command as _command
+from protail.cli.command import Voice, command, make_app
+from protail.cli.tables import make_table
 
 # Packages whose import name is not the name they are installed by.
 _IMPORT_NAMES = {"scikit-learn": "sklearn", "pillow": "PIL"}
@@ -24,14 +24,13 @@ _NOT_FOR_USERS = {"all", "dev"}
 _CLONE = Path(__file__).parents[3]
 
 
-@_command
-def doctor(as_json: Json = False, debug: Debug = False) -> None:
+@command
+def doctor(voice: Voice) -> None:
     """Show what is installed and what is missing.
 
     Names the command that installs it. Ends with code 1 when something that protail cannot do
     without is missing or broken.
     """
-    voice = Voice(as_json)
     packages = [_examine(name, extra) for name, extra in _requirements()]
     devices = _devices()
     broken = [p for p in packages if p["extra"] is None and p["problem"]]
@@ -113,19 +112,18 @@ def _devices() -> list[str]:
 
 
 def _table(packages: list[dict[str, Any]]) -> Any:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("package", "for", "version", "state", box=box.SIMPLE)
-    for package in packages:
-        table.add_row(
+    rows = [
+        (
             package["name"],
             package["extra"] or "protail itself",
             package["version"] or "-",
             Text(package["problem"] or "ok", style="red" if package["problem"] else ""),
         )
-    return table
+        for package in packages
+    ]
+    return make_table(["package", "for", "version", "state"], rows)
 
 
 def _advice(packages: list[dict[str, Any]]) -> list[str]:
@@ -138,3 +136,6 @@ def _advice(packages: list[dict[str, Any]]) -> list[str]:
     extras = dict.fromkeys(package["extra"] for package in ill if package["extra"])
     lines += [f"For {extra}: {install_command(extra)}" for extra in extras]
     return lines
+
+
+app = make_app(doctor, "protail doctor")

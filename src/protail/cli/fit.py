@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from protail.cli._completion import DISTANCES, distances, one_of
-from protail.cli._feature_options import (
-    Columns,
-    Exclude,
-    FeatureOptions,
-    FeaturesKey,
-    Keep,
-    LabelsKey,
+from protail._messages import counted
+from protail.cli import options as opt
+from protail.cli.command import Voice, command, make_app
+from protail.cli.sources import (
+    Array,
+    Model,
+    ask,
+    check_some_finite,
+    check_there,
+    columns_in_words,
+    evaluate_rows,
+    not_used,
+    open_sources,
 )
-from protail.cli.command import Debug, Device, Json, Overwrite, Voice
-from protail.cli.command import command as _command
+from protail.cli.tables import show_evaluation
+
+if TYPE_CHECKING:
+    from protail import Evaluation
+    from protail.data.tables import FeatureFile, Scan
 
 File = Annotated[
     Path,
@@ -32,50 +46,42 @@ Output = Annotated[
     Path, typer.Option("-o", "--output", help="Model folder to write.", show_default=False)
 ]
 HeldOut = Annotated[
-    float, typer.Option(min=0, max=0.9, help="Share of each class to judge on; 0 judges nothing.")
+    float, typer.Option(min=0, max=0.9, help="Fraction of each class to evaluate on, or 0.")
 ]
-Test = Annotated[Path | None, typer.Option(help="Labelled file to judge on instead.")]
+Test = Annotated[Path | None, typer.Option(help="Labelled file to evaluate on instead.")]
 LabelsFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt)."),
+    Path | None, typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt).")
 ]
 TestLabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Its labels, if in another file.")
 ]
-Distance = Annotated[
-    str,
-    typer.Option(help=f"{', '.join(DISTANCES[:-1])} or {DISTANCES[-1]}.", autocompletion=distances),
-]
-Temperature = Annotated[
-    str,
-    typer.Option(
-        help="none, channel, class or dense.",
-        autocompletion=one_of("none", "channel", "class", "dense"),
-    ),
-]
+Distance = Annotated[str, opt.chosen_from("", "euclidean", "sqeuclidean", "cosine")]
+Temperature = Annotated[str, opt.chosen_from("", "none", "channel", "class", "dense")]
 Adjustment = Annotated[
     str, typer.Option(metavar="NUMBER", help="Tau, the margin for rare classes.")
 ]
 Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
 Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
-Prior = Annotated[
-    str,
-    typer.Option(
-        help="Mix of classes in use: uniform or train.", autocompletion=one_of("uniform", "train")
-    ),
-]
+Prior = Annotated[str, opt.chosen_from("Mix of classes in use: ", "uniform", "train")]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same bits.")]
 
+# Names as they are once capitals and other signs are gone: imageId, "Unnamed: 0".
+_IDENTIFIER = re.compile(r"(.*_)?(id|uid|uuid|guid)|index|idx|row(_?(number|nr|no))?|unnamed_\d+")
+# Below that whole numbers in ascending order are no wonder.
+_LEAST_ROWS = 8
+_BLOCK = 1024
 
-@_command
+
+@command
 def fit(
+    voice: Voice,
     file: File,
     output: Output,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    keep: Keep = None,
-    labels: LabelsKey = None,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    keep: opt.Keep = None,
+    labels: opt.LabelsKey = None,
     labels_file: LabelsFile = None,
     held_out: HeldOut = 0.2,
     test: Test = None,
@@ -87,21 +93,22 @@ def fit(
     epochs: Epochs = "auto",
     prior: Prior = "uniform",
     seed: Seed = 0,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    device: opt.Device = "auto",
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Learn a prototype of each class and save the model.
 
-    It is judged on a held-out part first; the saved one has then learned from all rows.
+    It is evaluated on a held-out part first; the saved one has then learned from all rows.
     """
-    from protail import PrototypeClassifier
-    from protail.cli._fitting import fit_and_judge, read_training_rows, save_with_picture
-    from protail.cli.evaluate import show_evaluation
-    from protail.estimator import check_device, check_replaceable, check_settings
+    check_there(file, test)
+    check_there(labels_file, test_labels_file, expected="a file of labels")
+    from protail.estimator import (
+        PrototypeClassifier,
+        check_device,
+        check_replaceable,
+        check_settings,
+    )
 
-    voice = Voice(as_json)
     check_replaceable(output, overwrite=overwrite)
     settings = {
         "distance": distance,
@@ -116,11 +123,11 @@ def fit(
     }
     check_settings(PrototypeClassifier(**settings))
     check_device(device, None)
-    options = FeatureOptions(features, labels, columns, exclude, keep)
+    options = opt.FeatureOptions(features, labels, columns, exclude, keep)
     _check_test(test, test_labels_file, options)
     begin = time.perf_counter()
     rows = read_training_rows(file, options, labels_file, voice)
-    fitted = fit_and_judge(
+    fitted = fit_and_evaluate(
         rows,
         settings,
         voice,
@@ -139,18 +146,18 @@ def fit(
             "model": str(output),
             "picture": None if picture is None else str(picture),
             "found": rows.found,
-            "judged_on": fitted.judged_on,
+            "judged_on": fitted.evaluated_on,
             "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
-            "choices": fitted.model.classifier.choices_,
+            "choices": fitted.classifier.choices_,
             "seconds": round(time.perf_counter() - begin, 3),
         }
     )
 
 
-def _check_test(test: Path | None, labels_file: Path | None, options: FeatureOptions) -> None:
+def _check_test(test: Path | None, labels_file: Path | None, options: opt.FeatureOptions) -> None:
     """Raise for a test file that will not do before much is learned."""
     if test is not None:
-        plain = FeatureOptions(options.features, options.labels)
+        plain = opt.FeatureOptions(options.features, options.labels)
         plain.open(test, labels_file=labels_file, need_labels=True)
     elif labels_file is not None:
         raise ValueError(
@@ -172,3 +179,295 @@ def _number(name: str, text: str, *, none: bool = False, whole: bool = False) ->
         words = "auto or none" if none else "auto"
         kind = "whole number" if whole else "number"
         raise ValueError(f"--{name} {text!r} is not valid; expected a {kind}, {words}.") from None
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows to learn from, those that are not finite left out.
+
+    Attributes
+    ----------
+    path : Path
+        Where they came from.
+    rows, labels : ndarray
+        What they are.
+    duplicate_of : ndarray of int
+        The first row that is the same.
+    names : list of str or None
+        Columns, where the file names them.
+    found : dict
+        What was found in the file, for machines.
+    """
+
+    path: Path
+    rows: Array
+    labels: Array
+    duplicate_of: Array
+    names: list[str] | None
+    found: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model and, where there were rows for it, how good it is.
+
+    Attributes
+    ----------
+    model : Model
+        Fitted on all rows.
+    evaluation : Evaluation or None
+        Scores of the same settings, on rows that had no part in learning.
+    evaluated_on : str
+        Which rows these were.
+    """
+
+    model: Model
+    evaluation: Evaluation | None
+    evaluated_on: str
+
+    @property
+    def classifier(self) -> Any:
+        """What was fitted."""
+        return self.model.head
+
+
+def read_training_rows(
+    path: Path, options: opt.FeatureOptions, labels_file: Path | None, voice: Voice
+) -> TrainingRows:
+    """Read a file and tell what is in it."""
+    from protail.data.tables import scan, take
+
+    file = options.open(path, labels_file=labels_file, need_labels=True)
+    truth, rows = file.labels(), file.rows()
+    all_classes = np.unique(truth)
+    looked = scan(rows, truth)
+    n_non_finite = looked.n_non_finite
+    if n_non_finite:
+        kept = np.flatnonzero(looked.finite)
+        check_some_finite(len(rows), len(kept), path)
+        rows, truth = take(rows, kept), truth[kept]
+        looked = scan(rows, truth)
+    lost = np.setdiff1d(all_classes, truth).tolist()
+    found = _found(rows, truth, looked, n_non_finite, lost)
+    _tell(voice, file, found, rows)
+    doubtful = {} if file.names is None else identifiers(file.names, rows)
+    _doubt(voice, doubtful)
+    found |= {"columns": file.names, "columns_like_identifiers": list(doubtful)}
+    return TrainingRows(path, rows, truth, looked.duplicate_of, file.names, found)
+
+
+def _found(
+    rows: Array, labels: Array, looked: Scan, n_non_finite: int, lost: list[Any]
+) -> dict[str, Any]:
+    from protail import ClassProfile
+
+    profile = ClassProfile(np.unique(labels, return_counts=True)[1])
+    return {
+        "rows": len(rows),
+        "width": rows.shape[1],
+        "classes": profile.n_classes,
+        "imbalance": profile.imbalance,
+        "groups": {name: len(group) for name, group in profile.groups().items()},
+        "classes_of_one_row": int((profile.counts == 1).sum()),
+        "non_finite_rows": n_non_finite,
+        "classes_without_finite_rows": lost,
+        "zero_rows": looked.n_zero,
+        "duplicate_rows": looked.n_duplicates,
+        "duplicates_with_another_label": looked.n_conflicts,
+    }
+
+
+def _tell(voice: Voice, file: FeatureFile, found: dict[str, Any], rows: Array) -> None:
+    groups = found["groups"]
+    voice.say(
+        f"{file.path}: {counted(found['rows'], 'row')} of {counted(found['width'], 'number')} "
+        f"({rows.dtype}), {counted(found['classes'], 'class', 'classes')}, imbalance "
+        f"{found['imbalance']:.4g}"
+    )
+    voice.say(
+        f"  classes by size: many (100 rows or more) {groups['many']:,}, medium "
+        f"{groups['medium']:,}, few (under 20) {groups['few']:,}"
+    )
+    if file.names is not None:
+        voice.say(f"  features: {columns_in_words(file.names)}{not_used(file)}")
+    if found["non_finite_rows"]:
+        voice.say(f"  rows with NaN or infinity, left out: {found['non_finite_rows']:,}")
+    if lost := found["classes_without_finite_rows"]:
+        some = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        voice.say(f"  classes of such rows only, lost with them: {len(lost):,} ({some})")
+    if found["zero_rows"]:
+        voice.say(f"  rows of zeros only: {found['zero_rows']:,}")
+    if found["duplicate_rows"]:
+        voice.say(
+            f"  rows that repeat an earlier one: {found['duplicate_rows']:,} (with another label: "
+            f"{found['duplicates_with_another_label']:,}); kept, and never both learned from and "
+            "evaluated on"
+        )
+
+
+def _doubt(voice: Voice, doubtful: Mapping[str, str]) -> None:
+    for name, reason in doubtful.items():
+        voice.say(
+            f"Note: column {name!r} looks like the number of a row ({reason}), and is used as a "
+            f"feature. If it says nothing about the class: --exclude {shlex.quote(name)}"
+        )
+
+
+def fit_and_evaluate(
+    data: TrainingRows,
+    settings: dict[str, Any],
+    voice: Voice,
+    *,
+    held_out: float,
+    test: Path | None,
+    test_labels_file: Path | None,
+    options: opt.FeatureOptions,
+) -> Fitted:
+    """Evaluate settings on rows that had no part in learning, then learn from all rows."""
+    from protail import PrototypeClassifier
+    from protail.data.tables import split, take
+
+    classifier = PrototypeClassifier(**settings)
+    model = Model(data.path, classifier, data.names)
+    if test is not None:
+        voice.say(f"Plan: learn from all rows, evaluate on {test}.")
+        classifier.fit(data.rows, data.labels)
+        files = open_sources(
+            model,
+            [test],
+            replace(options, columns=None, exclude=None, keep=None),
+            labels_files=[test_labels_file] if test_labels_file else None,
+            need_labels=True,
+        )
+        evaluated = evaluate_rows(model, files, voice)
+        return Fitted(model, evaluated.evaluation, test.name)
+
+    kept = out = np.empty(0, np.int64)
+    if held_out:
+        kept, out = split(data.labels, fraction=held_out, groups=data.duplicate_of)
+    if not len(out):
+        why = "nothing is held out" if not held_out else "no class has rows to spare"
+        voice.say(f"Plan: learn from all rows; {why}, so nothing is evaluated.")
+        classifier.fit(data.rows, data.labels)
+        return Fitted(model, None, "nothing")
+
+    n_evaluated = counted(len(np.unique(data.labels[out])), "class", "classes")
+    evaluated_on = f"{counted(len(out), 'held-out row')} of {n_evaluated}"
+    learned_from = counted(len(kept), "row")
+    voice.say(f"Plan: learn from {learned_from}, evaluate on {evaluated_on}, then learn from all.")
+    classifier.fit(take(data.rows, kept), data.labels[kept])
+    evaluation = _evaluate_rows(model, data.rows, data.labels, out)
+    classifier.fit(data.rows, data.labels)
+    if classifier.choices_["memorised"]:
+        easy = classifier.choices_["leave_one_out_accuracy"]
+        voice.say(
+            f"Note: {easy:.1%} of the rows lie nearest to the mean of the others of their class. "
+            "Either the classes are easy, or the network that made the features has learned from "
+            "these very rows. Then held-out scores are far too good: evaluate on rows that it has "
+            "never seen, with --test."
+        )
+        evaluated_on += ", which the network that made the features may have learned from"
+    return Fitted(model, evaluation, evaluated_on)
+
+
+def _evaluate_rows(model: Model, rows: Array, labels: Array, index: Array) -> Evaluation:
+    from protail import Evaluation
+    from protail.data.tables import take
+
+    answers = ask(model, take(rows, index))
+    classes = model.classes
+    return Evaluation.from_predictions(
+        labels[index],
+        classes[answers.codes[:, 0]],
+        classes=classes,
+        # Groups by all rows of a class, as the file has them, the held-out ones included.
+        counts=np.unique(labels, return_counts=True)[1],
+        confidence=answers.probabilities[:, 0],
+    )
+
+
+def save_with_picture(
+    fitted: Fitted,
+    output: Path,
+    voice: Voice,
+    *,
+    made_by: str,
+    overwrite: bool,
+    drawn: Mapping[str, Evaluation] | None = None,
+) -> Path | None:
+    """Save the model with its card and a picture of ``drawn``, by default of its classes."""
+    from protail.estimator import PICTURE
+
+    picture = None
+    if fitted.evaluation is not None:
+        from protail.report import accuracy_picture
+
+        try:
+            picture = accuracy_picture(
+                drawn or {"prototypes": fitted.evaluation},
+                title="Accuracy of every class against its size",
+            )
+        except ImportError as error:
+            voice.say(f"No picture: {error}")
+    fitted.model.save(
+        output,
+        overwrite=overwrite,
+        evaluation=fitted.evaluation,
+        about=f"Made by {made_by}; evaluated on {fitted.evaluated_on}.",
+        picture=picture,
+    )
+    return None if picture is None else output / PICTURE
+
+
+def identifiers(names: Sequence[str], rows: NDArray[Any]) -> dict[str, str]:
+    """Find columns that tell rows apart instead of saying what they are like.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The columns.
+    rows : ndarray of shape (n_rows, n_columns)
+        What is in them.
+
+    Returns
+    -------
+    dict of str to str
+        Why each of them looks like one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.cli.fit import identifiers
+    >>> rows = np.random.default_rng(0).normal(size=(9, 3))
+    >>> rows[:, 0] = np.arange(9)
+    >>> identifiers(["n", "imageId", "width"], rows)
+    {'n': 'whole numbers that grow from row to row', 'imageId': 'called so'}
+    """
+    growing = _growing(rows)
+    found = {}
+    for name, grows in zip(names, growing.tolist(), strict=True):
+        if grows:
+            found[name] = "whole numbers that grow from row to row"
+        elif _IDENTIFIER.fullmatch(_plain(name)):
+            found[name] = "called so"
+    return found
+
+
+def _plain(name: str) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[\W_]+", "_", words).lower().strip("_")
+
+
+def _growing(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say of each column whether it holds whole numbers, each larger than the one before."""
+    growing = np.full(rows.shape[1], len(rows) >= _LEAST_ROWS)
+    for start in range(0, len(rows), _BLOCK):
+        if not growing.any():
+            break
+        block = np.asarray(rows[max(0, start - 1) : start + _BLOCK, growing])
+        grows = (block == np.floor(block)).all(axis=0) & (block[1:] > block[:-1]).all(axis=0)
+        growing[growing] = grows
+    return growing
+
+
+app = make_app(fit, "protail fit features.npz -o model")

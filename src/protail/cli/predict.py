@@ -1,30 +1,58 @@
-"""``protail predict``: what a model says about each row of any number of files."""
+"""``protail predict``: what a model says about each row of any number of files, or each photo.
+
+A prediction can be stopped at any moment and goes on where it was: each block of rows becomes a
+file of its own in ``OUTPUT.parts``, named by its first and last row, the rows without an answer and
+its size, and renamed into place when it is whole. At the end they are put together.
+"""
 
 from __future__ import annotations
 
+import csv
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from itertools import islice, repeat
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import TracebackType
+from typing import Annotated, Any, NamedTuple, Self
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from protail._messages import counted
+from protail._files import OutputError, check_free, explained, new_file, one_writer
+from protail._messages import counted, first_few, not_installed, unknown_name
 from protail._stopping import check_stop, in_steps
-from protail.cli._feature_options import Columns, Exclude, FeatureOptions, FeaturesKey, Keep
-from protail.cli.command import Debug, Device, Json, ModelFolder, Overwrite, Voice
-from protail.cli.command import command as _command
+from protail.cli import options as opt
+from protail.cli import sources
+from protail.cli.command import Voice, command, make_app
+from protail.cli.progress import in_words, row_progress
+from protail.cli.sources import Answers, Array, Model, Photos, open_sources, tell_columns
 
-if TYPE_CHECKING:
-    from protail.cli._prediction_job import PredictionJob
-    from protail.cli._sources import Model
-    from protail.data.tables import FeatureFile
+Along = Sequence[tuple[Any, ...]]
 
 # Classes named in one piece of the output, all rows together.
 _NAMED_AT_A_TIME = 65_536
+_JOB, _NEXT = "job.json", "next.part"
+_FORMAT = "protail-predictions-1"
+# All that is ever written in the place of the pieces; "lock" by earlier versions.
+_OURS = re.compile(
+    r"lock|job\.json|next\.part|\d{15}-\d{15}-\d+-\d+\.part"
+    r"|\.(job\.json|next\.part)\.[0-9a-f.]+\.part"
+)
 
-Files = Annotated[list[Path], typer.Argument(help="Files with features.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Files with features; photos or their folders.", show_default=False),
+]
 Output = Annotated[
     Path,
     typer.Option("-o", "--output", help="A .csv, .jsonl or .parquet file.", show_default=False),
@@ -32,54 +60,55 @@ Output = Annotated[
 TopK = Annotated[int, typer.Option("-k", "--top-k", min=1, help="Classes to name for each row.")]
 
 
-@_command
+@command
 def predict(
-    model: ModelFolder,
+    voice: Voice,
+    model: opt.ModelFolder,
     files: Files,
     output: Output,
     top_k: TopK = 1,
-    features: FeaturesKey = None,
-    columns: Columns = None,
-    exclude: Exclude = None,
-    keep: Keep = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    features: opt.FeaturesKey = None,
+    columns: opt.Columns = None,
+    exclude: opt.Exclude = None,
+    keep: opt.Keep = None,
+    device: opt.Device = "auto",
+    overwrite: opt.Overwrite = False,
 ) -> None:
-    """Predict the class of each row of any number of files.
+    """Predict the class of each row of any number of files, or of each photo.
 
     Writes label, probability, distance and novelty. Files of any size are read piece by piece;
     when stopped, the same command goes on where it was.
     """
-    from protail.cli._prediction_job import PredictionJob
-    from protail.cli._progress import in_words, row_progress
-    from protail.cli._sources import Model, open_sources, tell_columns
-
-    voice = Voice(as_json)
+    sources.check_there(*files)
     loaded = Model.load(model, device)
-    options = FeatureOptions(features, None, columns, exclude, keep)
-    sources = open_sources(loaded, files, options)
-    tell_columns(voice, sources)
-    n_rows = sum(source.n_rows for source in sources)
+    options = opt.FeatureOptions(features, None, columns, exclude, keep)
+    opened = open_sources(loaded, files, options)
+    tell_columns(voice, opened)
+    n_rows = sum(source.n_rows for source in opened)
     begin = time.perf_counter()
-    with in_steps(), PredictionJob(output, loaded, sources, options, top_k, overwrite) as job:
+    with in_steps(), PredictionJob(output, loaded, opened, options, top_k, overwrite) as job:
         done = job.n_done
         if done:
             rows = counted(n_rows, "row")
             voice.say(f"Going on after {done:,} of {rows} ({job.parts} holds them).")
         with row_progress(voice, n_rows, done) as progress:
-            _predict(loaded, sources, job, top_k, progress)
+            _predict(loaded, opened, job, top_k, progress)
         n_without = job.finish()
     seconds = time.perf_counter() - begin
     if n_without:
-        voice.say(f"Rows with NaN or infinity, without a prediction: {n_without:,}")
-    voice.say(f"{counted(n_rows - done, 'row')} predicted in {in_words(seconds)}: {output}")
+        what = "Photos that cannot be read" if loaded.network else "Rows with NaN or infinity"
+        bad = sources.unreadable_photos(opened)
+        listed = f" ({first_few(bad)})" if bad else ""
+        voice.say(f"{what}, without a prediction: {n_without:,}{listed}")
+    thing = "photo" if loaded.network else "row"
+    voice.say(f"{counted(n_rows - done, thing)} predicted in {in_words(seconds)}: {output}")
+    unreadable = {"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}
     voice.finish(
         {
             "rows": n_rows,
             "rows_from_earlier_start": done,
             "rows_without_prediction": n_without,
+            **unreadable,
             "seconds": round(seconds, 3),
             "output": str(output),
         }
@@ -88,24 +117,402 @@ def predict(
 
 def _predict(
     model: Model,
-    sources: Sequence[FeatureFile],
+    opened: Sequence[Any],
     job: PredictionJob,
     top_k: int,
     progress: Callable[[int], None],
 ) -> None:
-    from protail.cli._sources import ask
-
     # What is written for a row grows with the classes it names.
-    rows_at_a_time = max(1, _NAMED_AT_A_TIME // min(top_k, len(model.classifier.classes_)))
+    rows_at_a_time = max(1, _NAMED_AT_A_TIME // min(top_k, len(model.classes)))
     first_of_file = 0
-    for source in sources:
+    for source in opened:
         start = max(job.n_done - first_of_file, 0)
         if start < source.n_rows:
             kept = source.kept_rows(start) if source.kept else repeat(())
             for block in source.blocks(start, rows_at_a_time):
                 check_stop()
                 along = list(islice(kept, len(block)))
-                job.keep(source.path, start, ask(model, block, top_k), along)
+                job.keep(source, start, sources.ask(model, block, top_k), along)
                 start += len(block)
                 progress(len(block))
         first_of_file += source.n_rows
+
+
+class Format:
+    """One way to write predictions: ``write_part`` writes columns, ``join`` puts files together.
+
+    Parameters
+    ----------
+    k : int
+        Classes named for each row.
+    classes : ndarray
+        The labels, by their place.
+    kept : dict of str to str
+        What comes along out of the files, with the name of its type in pyarrow.
+    """
+
+    def __init__(self, k: int, classes: Array, kept: dict[str, str]) -> None:
+        self.k, self.kept = k, kept
+        self.label_dtype, self._labels = classes.dtype, classes.tolist()
+        # What stands in a row: the likeliest class first, without a number.
+        self.names = ["file", "row", *kept, "label", "probability", "distance", "novelty"]
+        for place in range(2, k + 1):
+            self.names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
+
+    def columns(
+        self, files: Sequence[str], first_row: int, answers: Answers, along: Along
+    ) -> list[list[Any]]:
+        """Give the columns of one block; None where a row has no prediction."""
+        answered = answers.answered
+        rows = range(first_row, first_row + len(answered))
+        columns: list[list[Any]] = [list(files), list(rows)]
+        for kind, values in zip(self.kept.values(), zip(*along, strict=True), strict=True):
+            columns.append([_plain(value, kind) for value in values])
+        for place in range(self.k):
+            named = [self._labels[code] for code in answers.codes[:, place].tolist()]
+            numbers = [answers.probabilities[:, place], answers.distances[:, place]]
+            numbers += [answers.novelty] if place == 0 else []
+            columns += [_spread(each, answered) for each in (named, *map(_numbers, numbers))]
+        return columns
+
+    def write_part(self, path: Path, columns: list[list[Any]]) -> None:
+        """Write lines of JSON."""
+        with path.open("w", encoding="utf-8") as piece:
+            for row in zip(*columns, strict=True):
+                record = dict(zip(self.names, row, strict=True))
+                piece.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+
+    def join(self, parts: Sequence[Path], path: Path) -> None:
+        """Write pieces of text one behind the other."""
+        with path.open("wb") as whole:
+            whole.write(self.header().encode())
+            for part in parts:
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, whole, 2**20)
+
+    def header(self) -> str:
+        """Give what stands above the rows."""
+        return ""
+
+
+def _plain(value: Any, kind: str) -> Any:
+    """Give what comes along as what it is in all files: text where it differs."""
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return None
+    return str(value) if kind == "string" else value
+
+
+def _numbers(values: Array) -> list[float | None]:
+    """Give the shortest numbers that mean these; None where a class without rows is far away."""
+    shortest = values.astype(str).tolist() if values.dtype == np.float32 else values.tolist()
+    return [number if isfinite(number := float(text)) else None for text in shortest]
+
+
+def _spread(values: list[Any], answered: NDArray[np.bool_]) -> list[Any]:
+    if answered.all():
+        return values
+    following = iter(values)
+    return [next(following) if has_answer else None for has_answer in answered.tolist()]
+
+
+class _Csv(Format):
+    def header(self) -> str:
+        return ",".join(self.names) + "\n"
+
+    def write_part(self, path: Path, columns: list[list[Any]]) -> None:
+        with path.open("w", newline="", encoding="utf-8") as piece:
+            csv.writer(piece, lineterminator="\n").writerows(zip(*columns, strict=True))
+
+
+class _Parquet(Format):
+    def write_part(self, path: Path, columns: list[list[Any]]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        kinds = zip(columns, self._schema, strict=True)
+        arrays = [pa.array(column, type=field.type) for column, field in kinds]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=self._schema), path)
+
+    def join(self, parts: Sequence[Path], path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetWriter(path, self._schema) as whole:
+            for part in parts:
+                whole.write_table(pq.read_table(part))
+
+    @property
+    def _schema(self) -> Any:
+        import pyarrow as pa
+
+        kinds = {"file": pa.string(), "row": pa.int64()}
+        kinds |= {name: getattr(pa, kind)() for name, kind in self.kept.items()}
+        text = self.label_dtype.kind in "UO"
+        label = pa.string() if text else pa.from_numpy_dtype(self.label_dtype)
+        usual = {name: label if name.startswith("label") else pa.float64() for name in self.names}
+        return pa.schema(list((usual | kinds).items()))
+
+
+_FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": Format, ".parquet": _Parquet}
+
+
+def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str, str]]) -> Format:
+    """Choose how to write by the suffix of a file.
+
+    Parameters
+    ----------
+    output : Path
+        The file to write.
+    k : int
+        Classes named for each row.
+    classes : ndarray
+        The labels, by their place.
+    kept : sequence of mapping of str to str
+        What comes along out of each file, with the name of its type in pyarrow.
+
+    Returns
+    -------
+    Format
+        Who writes it.
+    """
+    suffix = output.suffix.lower()
+    if suffix not in _FORMATS:
+        raise ValueError(unknown_name("suffix of --output", suffix, _FORMATS))
+    if suffix == ".parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"{not_installed(str(output), 'pyarrow', 'tables')} or choose .csv or .jsonl."
+            ) from error
+    format = _FORMATS[suffix](k, classes, _common(kept))
+    if taken := [name for name, n in Counter(format.names).items() if n > 1]:
+        raise ValueError(
+            f"--keep: {taken[0]!r} has a meaning of its own in predictions; expected another name. "
+            "Rename it in the file, or do not keep it."
+        )
+    return format
+
+
+def _common(kept: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Give the type of what comes along: text where files disagree."""
+    found = dict(kept[0])
+    for name, kind in (pair for each in kept[1:] for pair in each.items()):
+        found[name] = kind if found[name] == kind else "string"
+    return found
+
+
+class _Part(NamedTuple):
+    path: Path
+    start: int
+    stop: int
+    n_without: int
+    n_bytes: int
+
+    @classmethod
+    def read(cls, path: Path) -> _Part:
+        return cls(path, *map(int, path.stem.split("-")))
+
+
+class PredictionJob:
+    """Keep predictions as they come and put them together at the end.
+
+    Parameters
+    ----------
+    output : Path
+        The file that is to stand in the end; its suffix says how it is written.
+    model : Model
+        Whose predictions they are.
+    opened : sequence of FeatureFile or Photos
+        What is predicted, in order.
+    options : FeatureOptions
+        How the files are read.
+    top_k : int
+        Classes named for each row.
+    overwrite : bool
+        Whether ``output`` may be replaced, and the pieces of another job dropped.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        model: Model,
+        opened: Sequence[Any],
+        options: opt.FeatureOptions,
+        top_k: int,
+        overwrite: bool,
+    ) -> None:
+        k = min(top_k, len(model.classes))
+        self._format: Format = find_format(
+            output, k, model.classes, [source.kept for source in opened]
+        )
+        check_free(output, overwrite=overwrite)
+        for source in opened:
+            if output.exists() and output.samefile(source.path):
+                raise ValueError(
+                    f"--output {output} is also what is to be predicted; expected another file. "
+                    "Choose another name."
+                )
+        self._output = output
+        self._overwrite = overwrite
+        self.parts = output.with_name(output.name + ".parts")
+        self._description = _describe(model, opened, options, k)
+        self._stack = ExitStack()
+        self._has_begun = False
+        self.n_done = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._output.parent.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(one_writer(self._output))
+            self._check_ours()
+            self.parts.mkdir(exist_ok=True)
+            self._stack.callback(self._clear_away)
+            self._begin()
+        except OSError as error:
+            self._stack.close()
+            raise explained(error, self._output) from error
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.n_done = 0
+        self._stack.close()
+        if isinstance(error, OutputError) and self.n_done:
+            raise OutputError(
+                error.errno,
+                f"{error.strerror} {counted(self.n_done, 'row is', 'rows are')} kept in "
+                f"{self.parts}: the same command goes on from there.",
+            ) from error
+
+    def keep(self, source: Any, first_row: int, answers: Answers, along: Along) -> None:
+        """Keep the predictions of the next block of rows.
+
+        Parameters
+        ----------
+        source : FeatureFile or Photos
+            What the rows are from.
+        first_row : int
+            Their first row in that file.
+        answers : Answers
+            What the model says.
+        along : sequence of tuple
+            What the file has beside the features of each row, as `FeatureFile.kept_rows` gives it.
+        """
+        n_rows = len(answers.answered)
+        stop = self.n_done + n_rows
+        files = [str(source.path)] * n_rows
+        if isinstance(source, Photos):
+            files = [str(file) for file in source.files[first_row : first_row + n_rows]]
+        try:
+            written = self.parts / _NEXT
+            with new_file(written, overwrite=True) as temporary:
+                columns = self._format.columns(files, first_row, answers, along)
+                self._format.write_part(temporary, columns)
+            n_without = int((~answers.answered).sum())
+            size = written.stat().st_size
+            written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{n_without}-{size}.part")
+        except OSError as error:
+            reason = OSError(error.errno, os.strerror(error.errno or 0))
+            raise explained(reason, self._output) from error
+        self.n_done = stop
+
+    def finish(self) -> int:
+        """Put the pieces together.
+
+        Returns
+        -------
+        int
+            How many rows have no prediction.
+        """
+        parts = self._whole_parts()
+        with new_file(self._output, overwrite=self._overwrite) as temporary:
+            self._format.join([part.path for part in parts], temporary)
+        return sum(part.n_without for part in parts)
+
+    def _check_ours(self) -> None:
+        """Raise where the place of the pieces holds something that is not ours."""
+        if not os.path.lexists(self.parts):
+            return
+        is_folder = self.parts.is_dir() and not self.parts.is_symlink()
+        if not is_folder or not all(map(_OURS.fullmatch, os.listdir(self.parts))):
+            raise OutputError(
+                errno.EEXIST,
+                f"{self.parts} is needed for the pieces and holds something else. Move it away, "
+                "or choose another --output.",
+            )
+
+    def _begin(self) -> None:
+        found = self._found_job()
+        if found != self._description:
+            # Pieces without a whole description are of a job that never began.
+            if found is not None and not self._overwrite:
+                raise ValueError(
+                    f"{self.parts} holds predictions of another model, other files or other "
+                    "settings; expected those of this command. Give --overwrite to start again, or "
+                    "another --output."
+                )
+            for piece in self.parts.glob("*.part"):
+                piece.unlink()
+        with new_file(self.parts / _JOB, overwrite=True) as temporary:
+            temporary.write_text(json.dumps(self._description, indent=2), encoding="utf-8")
+        parts = self._whole_parts()
+        self.n_done = parts[-1].stop if parts else 0
+        self._has_begun = True
+
+    def _found_job(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self.parts / _JOB).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
+
+    def _whole_parts(self) -> list[_Part]:
+        """Give the pieces from row 0 on without a gap, as long as they have their size."""
+        whole: list[_Part] = []
+        stop = 0
+        for part in map(_Part.read, sorted(self.parts.glob("[0-9]*.part"))):
+            if part.start == stop and part.path.stat().st_size == part.n_bytes:
+                whole.append(part)
+                stop = part.stop
+        return whole
+
+    def _clear_away(self) -> None:
+        """Remove the pieces where nothing is worth keeping."""
+        if self._has_begun and not self.n_done:
+            shutil.rmtree(self.parts, ignore_errors=True)
+        with suppress(OSError):
+            self.parts.rmdir()  # empty, where it could not begin
+
+
+def _describe(
+    model: Model, opened: Sequence[Any], options: opt.FeatureOptions, k: int
+) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "model": model.checksum,
+        "read": {name: given for name, given in vars(options).items() if given},
+        "files": [_known_by(source) for source in opened],
+        "top_k": k,
+    }
+
+
+def _known_by(source: Any) -> dict[str, Any]:
+    """Give what a file, or a folder of photos, is recognised by."""
+    if isinstance(source, Photos):
+        stats = [(str(file), file.stat()) for file in source.files]
+        known = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+        digest = hashlib.sha256(json.dumps(known).encode("utf-8", "surrogatepass")).hexdigest()
+        return {"path": str(source.path), "photos": len(known), "sha256": digest}
+    stat = source.path.stat()
+    return {"path": str(source.path), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
+
+
+app = make_app(predict, "protail predict model new.npz -o predictions.csv --top-k 3")

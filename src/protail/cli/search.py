@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import errno
+import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from protail._files import OutputError, check_free, new_file
 from protail._messages import counted
-from protail.cli._completion import one_of
-from protail.cli._dataset_options import (
-    DataRoot,
-    DataSeed,
-    ImageDataset,
-    Imbalance,
-    Kind,
-    Lists,
-    OnBadImage,
-    Selection,
-    TestShare,
-    load_images,
-)
-from protail.cli._search_places import SearchPlaces
-from protail.cli.command import Debug, Device, Json, Overwrite, Voice
-from protail.cli.command import command as _command
-from protail.cli.recipes import Recipe, Set, read_changes
+from protail.cli import options as opt
+from protail.cli.command import Voice, command, make_app
+from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
     from protail.experiments import Search, SearchResult, SearchTrial
@@ -42,8 +31,7 @@ Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Recipe to write, .toml.")
 ]
 JournalFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Trials so far; workers may share it."),
+    Path | None, typer.Option(metavar="FILE", help="Trials so far; workers may share it.")
 ]
 Trials = Annotated[int, typer.Option(metavar="N", help="Trials in all.")]
 Budget = Annotated[
@@ -52,34 +40,23 @@ Budget = Annotated[
 AtOnce = Annotated[
     int | None, typer.Option(metavar="K", help="Trainings at once, a stream each. [1; heads 16]")
 ]
-Score = Annotated[
-    str,
-    typer.Option(
-        help="Maximise balanced, few or all.", autocompletion=one_of("balanced", "few", "all")
-    ),
-]
-HeldOut = Annotated[float, typer.Option(metavar="SHARE", help="Of each class's training images.")]
-Pruner = Annotated[
-    str,
-    typer.Option(
-        help="Give up: none, median or hyperband.",
-        autocompletion=one_of("none", "median", "hyperband"),
-    ),
-]
+Score = Annotated[str, opt.chosen_from("Maximise ", "balanced", "few", "all")]
+HeldOut = Annotated[float, typer.Option(metavar="X", help="Fraction of the training images.")]
+Pruner = Annotated[str, opt.chosen_from("Give up: ", "none", "median", "hyperband")]
 Seed = Annotated[int, typer.Option(help="Of parts, trainings and trials.")]
 
 Compile = Annotated[bool, typer.Option("--compile", help="Compile networks first.")]
 
 _SHOWN_TRIALS = 10
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-@_command
+@command
 def search(
-    recipe: Recipe,
-    dataset: ImageDataset,
+    voice: Voice,
+    recipe: opt.Recipe,
+    dataset: opt.ImageDataset,
     over: Over = None,
-    changes: Set = None,
+    changes: opt.Set = None,
     trials: Trials = 20,
     budget: Budget = None,
     at_once: AtOnce = None,
@@ -89,52 +66,50 @@ def search(
     held_out: HeldOut = 0.2,
     pruner: Pruner = "none",
     seed: Seed = 0,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
-    data_seed: DataSeed = None,
-    test_share: TestShare = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
-    on_bad_image: OnBadImage = None,
-    device: Device = "auto",
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
+    data_seed: opt.DataSeed = None,
+    test_fraction: opt.TestFraction = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
+    on_bad_image: opt.OnBadImage = None,
+    device: opt.Device = "auto",
     compiled: Compile = False,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
-    """Search for settings of a recipe, judged on held-out training images.
+    """Search for settings of a recipe, evaluated on held-out training images.
 
     Test images are never looked at. The same command goes on where it was stopped.
     """
-    from protail.cli._train_plan import choose_options
-    from protail.experiments import Search, read_searched_keys, run_search
+    from protail.data.images import require_images
+    from protail.experiments import (
+        Search,
+        choose_options,
+        load_data,
+        read_searched_keys,
+        run_search,
+    )
     from protail.recipes import load_recipe
 
-    voice = Voice(as_json)
     places = SearchPlaces(output, journal)
-    start = load_recipe(recipe).with_overrides(read_changes(changes or []))
+    start = load_recipe(recipe).with_overrides(opt.read_changes(changes))
     keys = read_searched_keys(over or [], start)
-    seconds = None if budget is None else read_seconds(budget)
-    images = load_images(
+    seconds = opt.read_seconds(budget)
+    loaded = load_data(
         dataset,
         data_root,
         imbalance=imbalance,
         kind=kind,
         selection=selection,
         seed=data_seed,
-        test_share=test_share,
+        test_share=test_fraction,
         lists=lists,
         on_bad_image=on_bad_image,
     )
+    images = require_images(loaded, "search with")
     wanted = Search(start, images, keys, score, held_out, seed)
-    options = choose_options(
-        images,
-        start.n_epochs,
-        device=device,
-        driver="auto",
-        compiled=compiled,
-    )
+    options = choose_options(start, images, device, compiled=compiled)
     places.check(wanted, overwrite=overwrite)
     if overwrite:
         places.clear_journal(wanted)
@@ -159,31 +134,6 @@ def search(
         voice.say(f"Picture: {places.picture}")
     voice.say(f"Recipe: {output}. Train it on all training images: protail train {output} ...")
     voice.finish({**result.to_dict(), "output": str(output)})
-
-
-def read_seconds(text: str) -> float:
-    """Read a duration.
-
-    Parameters
-    ----------
-    text : str
-        A number, with s, m or h behind it; seconds without.
-
-    Returns
-    -------
-    float
-        Seconds.
-
-    Examples
-    --------
-    >>> from protail.cli.search import read_seconds
-    >>> read_seconds("9m"), read_seconds("1.5h"), read_seconds("90")
-    (540.0, 5400.0, 90.0)
-    """
-    found = re.fullmatch(r"\s*(\d+\.?\d*)\s*([smh]?)\s*", text)
-    if found is None or float(found[1]) == 0:
-        raise ValueError(f"--budget {text!r} is no duration; expected one as in 90s, 9m or 1.5h.")
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _picture(result: SearchResult, voice: Voice) -> bytes | None:
@@ -220,7 +170,7 @@ class _Watch:
 def _announce(voice: Voice, search: Search, pruner: str) -> None:
     parts = search.held_out
     voice.say(
-        f"Learning from {counted(len(parts.train), 'training image')}, judging on "
+        f"Learning from {counted(len(parts.train), 'training image')}, evaluating on "
         f"{counted(len(parts.test), 'other')}; no test image is looked at."
     )
     if search.is_of_heads:
@@ -230,20 +180,17 @@ def _announce(voice: Voice, search: Search, pruner: str) -> None:
 
 
 def _table(result: SearchResult) -> Any:
-    from rich import box
-    from rich.table import Table
-
     keys = [key.key for key in result.search.keys]
-    table = Table("trial", *keys, f"{result.search.score}, %", "time", "state", box=box.SIMPLE)
     ranked = sorted(result.trials, key=lambda trial: (-(trial.score or -1.0), trial.number))
+    rows = []
     for trial in ranked[:_SHOWN_TRIALS]:
         values = [_shown(trial.params.get(key, "")) for key in keys]
         seconds = "" if trial.seconds is None else f"{trial.seconds:.1f} s"
-        table.add_row(str(trial.number), *values, _percent(trial), seconds, trial.state)
+        rows.append([str(trial.number), *values, _percent(trial), seconds, trial.state])
     hidden = len(ranked) - _SHOWN_TRIALS
     if hidden > 0:
-        table.add_row("...", *[""] * len(keys), "", "", f"{hidden} more")
-    return table
+        rows.append(["...", *[""] * len(keys), "", "", f"{hidden} more"])
+    return make_table(["trial", *keys, f"{result.search.score}, %", "time", "state"], rows)
 
 
 def _percent(trial: SearchTrial | None) -> str:
@@ -252,3 +199,78 @@ def _percent(trial: SearchTrial | None) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class SearchPlaces:
+    """What a search leaves: the recipe, and beside it all trials and a picture."""
+
+    def __init__(self, recipe: Path, journal: Path | None = None) -> None:
+        if recipe.suffix != ".toml":
+            raise OutputError(22, f"{recipe} cannot be written: its name should end in .toml.")
+        self.recipe = recipe
+        self.trials = recipe.with_suffix(".search.json")
+        self.picture = recipe.with_suffix(".search.png")
+        self.journal = journal or recipe.with_suffix(".search.journal")
+
+    def check(self, search: Search, *, overwrite: bool) -> None:
+        """Raise unless the places are free, or hold what this very search found so far."""
+        replace = overwrite or self._is_of(search)
+        for place in (self.recipe, self.trials, self.picture):
+            check_free(place, overwrite=replace)
+
+    def _is_of(self, search: Search) -> bool:
+        try:
+            there = json.loads(self.trials.read_bytes())
+        except (OSError, ValueError):
+            return False
+        about = json.loads(json.dumps(search.about))
+        return isinstance(there, dict) and all(there.get(key) == about[key] for key in about)
+
+    def clear_journal(self, search: Search) -> None:
+        """Remove the journal of another search, unless one is working on it."""
+        from protail.experiments import is_alive
+
+        if not _is_of_another(self.journal, search):
+            return
+        files = self.journal.with_name(f"{self.journal.name}.files")
+        if any(is_alive(worker) for worker in files.glob("workers/*")):
+            raise OutputError(
+                errno.EBUSY, f"{self.journal} cannot be replaced: another search is working on it."
+            )
+        self.journal.unlink()
+        shutil.rmtree(files, ignore_errors=True)
+
+    def write(self, result: SearchResult, picture: bytes | None) -> None:
+        """Write all of them, but no picture where there is none."""
+        found = result.recipe
+        best = None if result.best is None else result.best.score
+        score = "" if best is None else f"{100 * best:.1f}"
+        note = (
+            f"# Found by protail search, best of {counted(len(result.trials), 'trial')}: scored "
+            f"{score} % ({result.search.score}) on held out training images.\n"
+        )
+        self._write(self.recipe, (note + found.to_toml()).encode())
+        record = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        self._write(self.trials, record.encode())
+        if picture is not None:
+            self._write(self.picture, picture)
+
+    def _write(self, place: Path, content: bytes) -> None:
+        # Another worker of the same search may have written it since we looked.
+        with new_file(place, overwrite=True) as temporary:
+            temporary.write_bytes(content)
+
+
+def _is_of_another(journal: Path, search: Search) -> bool:
+    """Say whether a file is the journal of a search, and of another one than this."""
+    about = json.loads(json.dumps(search.about))
+    try:
+        with journal.open(encoding="utf-8") as lines:
+            records = [json.loads(line) for line in lines if line.endswith("\n")]
+        noted = [each["user_attr"] for each in records if {"study_id", "user_attr"} <= set(each)]
+    except (OSError, ValueError, TypeError):
+        return False
+    return any(attributes.get("search", about) != about for attributes in noted)
+
+
+app = make_app(search, "protail search pc-la --dataset cifar100-lt --over classifier.tau")

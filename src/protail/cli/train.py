@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protail.cli._completion import one_of
-from protail.cli._dataset_options import (
-    DataRoot,
-    DataSeed,
-    Dataset,
-    Imbalance,
-    Kind,
-    Lists,
-    OnBadImage,
-    Selection,
-    TestShare,
-)
-from protail.cli.command import Debug, Device, Json, Overwrite, Voice
-from protail.cli.command import command as _command
-from protail.cli.recipes import Recipe, Set
+from protail._messages import counted
+from protail.cli import options as opt
+from protail.cli.command import Voice, command, make_app
+from protail.cli.progress import in_words, training_progress
+from protail.cli.tables import show_scores, summary
+
+if TYPE_CHECKING:
+    from protail.data.images import DataSet, FeatureData
+    from protail.experiments import Job, Options, StepPlan
+    from protail.training import ClassifierSettings, RepresentationSettings
 
 Seeds = Annotated[
     list[int] | None,
@@ -33,16 +29,14 @@ Seeds = Annotated[
 HeldOut = Annotated[
     float,
     typer.Option(
-        metavar="SHARE",
-        help="Share of training images to judge on instead.",
-        show_default=False,
+        metavar="X", help="Fraction of images to evaluate on instead.", show_default=False
     ),
 ]
 HeldOutSeed = Annotated[int, typer.Option(metavar="NUMBER", help="Of what is held out.")]
-AsideFrom = Annotated[
+ValidationFrom = Annotated[
     float,
     typer.Option(
-        metavar="RATIO", help="Judge on images that this wider draw adds.", show_default=False
+        metavar="RATIO", help="Evaluate on images that this wider subset adds.", show_default=False
     ),
 ]
 Output = Annotated[
@@ -54,16 +48,10 @@ Output = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
 Driver = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="auto, plain, captured or fabric.",
-        show_default=False,
-        autocompletion=one_of("auto", "plain", "captured", "fabric"),
-    ),
+    opt.chosen_from("", "auto", "plain", "captured", "fabric", metavar="NAME", show_default=False),
 ]
 Compile = Annotated[
-    bool | None,
-    typer.Option("--compile/--no-compile", help="By default long trainings on a GPU."),
+    bool | None, typer.Option("--compile/--no-compile", help="By default long trainings on a GPU.")
 ]
 Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep features here for the next time.")
@@ -75,93 +63,106 @@ CheckpointEvery = Annotated[
     float, typer.Option(metavar="SECONDS", help="Least time between checkpoints.")
 ]
 
+_USUAL_SUBSET = {"kind": "exp", "selection": "shuffled"}
+_HASH_LENGTH = 6
 
-@_command
+
+@command
 def train(
-    recipe: Recipe,
-    dataset: Dataset,
-    imbalance: Imbalance = None,
-    kind: Kind = None,
-    selection: Selection = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
-    on_bad_image: OnBadImage = None,
-    data_seed: DataSeed = None,
-    test_share: TestShare = None,
+    voice: Voice,
+    recipe: opt.Recipe,
+    dataset: opt.Dataset,
+    imbalance: opt.Imbalance = None,
+    kind: opt.Kind = None,
+    selection: opt.Selection = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
+    on_bad_image: opt.OnBadImage = None,
+    data_seed: opt.DataSeed = None,
+    test_fraction: opt.TestFraction = None,
     held_out: HeldOut = 0.0,
     held_out_seed: HeldOutSeed = 0,
-    aside_from: AsideFrom = 0.0,
+    validation_from: ValidationFrom = 0.0,
     seed: Seeds = None,
-    changes: Set = None,
+    changes: opt.Set = None,
     from_scratch: FromScratch = False,
     output: Output = None,
     resume: Resume = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     checkpoint_every: CheckpointEvery = 60,
-    device: Device = "auto",
+    device: opt.Device = "auto",
     driver: Driver = "auto",
     compiled: Compile = None,
     cache: Cache = None,
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
-    """Train a recipe on a data set and judge what came out.
+    """Train a recipe on a data set and evaluate what came out.
 
     All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
     file of features only the classifier is learned.
     """
-    from protail.cli._dataset_options import check_test_images, hold_out, load_aside, load_data
-    from protail.cli._train_plan import make_plan, say_plan
-    from protail.cli.recipes import read_changes
+    from protail.experiments import (
+        check_test_images,
+        choose_options,
+        is_done,
+        load_data,
+        plan_steps,
+    )
     from protail.recipes import load_recipe
 
-    voice = Voice(as_json)
     begin = time.perf_counter()
     named = load_recipe(recipe)
-    chosen = named.with_overrides(read_changes(changes or []))
+    chosen = named.with_overrides(opt.read_changes(changes))
     _check_data_root(dataset, data_root)
-    if held_out and aside_from:
-        raise ValueError(
-            f"--held-out {held_out:g} and --aside-from {aside_from:g} are given; expected one of "
-            "them. Each says what to judge on."
-        )
-    load = partial(load_aside, ratio=aside_from) if aside_from else load_data
-    data = load(
+    data = load_data(
         dataset,
         data_root,
+        held_out=held_out,
+        held_out_seed=held_out_seed,
+        aside_from=validation_from,
         imbalance=imbalance,
         kind=kind,
         selection=selection,
         lists=lists,
         on_bad_image=on_bad_image,
         seed=data_seed,
-        test_share=test_share,
+        test_share=test_fraction,
     )
-    if held_out:
-        data = hold_out(data, held_out, held_out_seed)
-    how = {
-        "device": device,
-        "driver": driver,
-        "compiled": compiled,
-        "resume": resume,
-        "overwrite": overwrite,
-        "checkpoint_seconds": checkpoint_every,
-        "cache": cache,
-    }
-    plan = make_plan(
-        chosen,
+    jobs = _jobs(chosen, data, seed or [0], output, changed=chosen != named)
+    options = choose_options(
+        jobs[0].recipe,
         data,
-        seed or [0],
-        output,
-        how,
-        changed=chosen != named,
-        from_scratch=from_scratch,
+        device,
+        driver=driver,
+        compiled=compiled,
+        n_processes=int(os.environ.get("WORLD_SIZE", "1")),
+        resume=resume,
+        overwrite=overwrite,
+        checkpoint_seconds=checkpoint_every,
+        cache=cache,
     )
+    _check_photos(jobs, from_scratch=from_scratch, resume=resume)
+    steps = plan_steps(jobs[0].recipe, data)
+    plan = Plan(jobs, [job for job in jobs if not is_done(job, options)], options, steps)
     say_plan(voice, plan)
     if plan.waiting and on_bad_image != "skip":
-        check_test_images(data, "Replace them, or begin a new run with --on-bad-image skip")
-    records = _run(plan, voice)
-    _show(plan, records, voice, time.perf_counter() - begin)
+        instead = "Replace them, or begin a new run with --on-bad-image skip"
+        check_test_images(data, instead)
+    _show(plan, _run(plan, voice), voice, time.perf_counter() - begin)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is about to be done: jobs, those not finished before, how, and how long they are."""
+
+    jobs: list[Job]
+    waiting: list[Job]
+    options: Options
+    steps: StepPlan
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are images to learn a representation from."""
+        return self.steps.image_size is not None
 
 
 def _check_data_root(dataset: str, data_root: Path | None) -> None:
@@ -175,8 +176,62 @@ def _check_data_root(dataset: str, data_root: Path | None) -> None:
         )
 
 
-def _run(plan: Any, voice: Voice) -> list[dict[str, Any]]:
-    from protail.cli._train_progress import training_progress
+def _jobs(
+    recipe: Any,
+    data: DataSet | FeatureData,
+    seeds: Sequence[int],
+    output: Path | None,
+    *,
+    changed: bool,
+) -> list[Job]:
+    """Make a job of each seed, in a folder that is named after what is run."""
+    from protail.experiments import Job, is_run
+
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ValueError(f"--seed {seed} is given twice; expected each seed once.")
+    if output is None:
+        name = _run_name(recipe, data, changed=changed)
+        folders = [Path("runs", f"{name}-seed{seed}") for seed in seeds]
+    elif len(seeds) == 1:
+        folders = [output]
+    elif is_run(output):
+        raise ValueError(
+            f"{output}: this is a run, and {len(seeds)} seeds need a folder in which each has its "
+            "own; expected another one. Choose it with -o."
+        )
+    else:
+        folders = [output / f"seed{seed}" for seed in seeds]
+    return [Job(recipe, data, *each) for each in zip(seeds, folders, strict=True)]
+
+
+def _run_name(recipe: Any, data: DataSet | FeatureData, *, changed: bool) -> str:
+    """Name a run after what it is of, so that other settings are kept elsewhere."""
+    from protail.recipes import recipe_hash
+
+    words = [recipe.name.replace("/", "-")]
+    words += [recipe_hash(recipe.resolved())[:_HASH_LENGTH]] if changed else []
+    words += [data.name]
+    about = data.description
+    words += [f"{about['imbalance']:g}"] if about.get("imbalance") is not None else []
+    words += [about[key] for key, usual in _USUAL_SUBSET.items() if about.get(key, usual) != usual]
+    words += ["held-out"] if "held_out" in about else []
+    words += ["aside"] if "aside_from" in about else []
+    return "-".join(words)
+
+
+def _check_photos(jobs: Sequence[Job], *, from_scratch: bool, resume: bool) -> None:
+    """Raise for too few photos, unless that was asked for or the run goes on."""
+    from protail.data.images import DataSet
+    from protail.experiments import check_photos_suffice, is_run
+
+    if isinstance(data := jobs[0].data, DataSet):
+        phases = jobs[0].phases
+        if not (from_scratch or (resume and any(is_run(job.folder) for job in jobs))):
+            check_photos_suffice(phases, data)
+
+
+def _run(plan: Plan, voice: Voice) -> list[dict[str, Any]]:
     from protail.experiments import run_jobs
 
     try:
@@ -188,9 +243,7 @@ def _run(plan: Any, voice: Voice) -> list[dict[str, Any]]:
         ) from None
 
 
-def _show(plan: Any, records: list[dict[str, Any]], voice: Voice, seconds: float) -> None:
-    from protail.cli._progress import in_words
-    from protail.cli._run_scores import show_scores, summary
+def _show(plan: Plan, records: list[dict[str, Any]], voice: Voice, seconds: float) -> None:
     from protail.recipes import recipe_hash
 
     by_seed = {f"seed {job.seed}": each for job, each in zip(plan.jobs, records, strict=True)}
@@ -212,3 +265,115 @@ def _show(plan: Any, records: list[dict[str, Any]], voice: Voice, seconds: float
             "seconds": round(seconds, 3),
         }
     )
+
+
+def say_plan(voice: Voice, plan: Plan) -> None:
+    """Say what will be done: recipe, data, device, steps."""
+    from protail.data.images import DataSet, FeatureData
+    from protail.experiments import expectation, start_words
+
+    recipe, data = plan.jobs[0].recipe, plan.jobs[0].data
+    voice.say(f"{recipe.name}: {recipe.title}")
+    starts = start_words(recipe.phases)
+    for (stage, settings), start in zip(recipe.phases.items(), starts, strict=True):
+        voice.say(f"  {stage}: {_representation_words(settings, start)}")
+    if isinstance(data, FeatureData):
+        voice.say(f"  representation: {_given_words(data)}")
+    if recipe.classifier is not None:
+        voice.say(f"  classifier: {_classifier_words(recipe.classifier)}")
+    voice.say(_data_words(data))
+    steps = plan.steps
+    if steps.image_size is not None and steps.gflops is not None:
+        height, width = steps.image_size
+        voice.say(f"Photos become {width} x {height} pixels, {steps.gflops:.3g} GFLOPs each.")
+    if isinstance(data, DataSet) and (words := expectation(recipe.phases, data)):
+        voice.say(words)
+    voice.say(_device_words(plan))
+
+
+def _representation_words(settings: RepresentationSettings, start: str) -> str:
+    method = "" if settings.method == "standard" else f"{_part('method', settings)}: "
+    return (
+        f"{method}{settings.backbone}{start}, {_part('head', settings)} head, "
+        f"{_part('loss', settings)}; "
+        f"{counted(settings.epochs, 'epoch')}, batch {settings.batch_size}, "
+        f"learning rate {settings.lr:g}, "
+        f"weight decay {settings.weight_decay:g}"
+    )
+
+
+def _given_words(data: FeatureData) -> str:
+    words = f"that of {data.name}, {counted(data.n_features, 'feature')}"
+    if data.stream is None:
+        return f"{words}; nothing is augmented"
+    return f"{words}; its stream of {len(data.stream):,} stands for sampler and augment"
+
+
+def _classifier_words(settings: ClassifierSettings) -> str:
+    words = f"{_part('head', settings)} head"
+    if settings.centroids is not None:
+        words += f" from {settings.centroids} centroids"
+    if settings.epochs == 0:
+        return f"{words}; nothing more is learned"
+    return (
+        f"{words}, {_part('loss', settings)}; {settings.sampler}, epochs {settings.epochs}, "
+        f"batch {settings.batch_size}, learning rate {settings.lr:g}"
+    )
+
+
+def _part(part: str, settings: RepresentationSettings | ClassifierSettings) -> str:
+    """Name a part with its options; switches and what is as it always is are left out."""
+    from protail.recipes import options_taken
+
+    options: Mapping[str, Any] = getattr(settings, f"{part}_options")
+    name: str = getattr(settings, part)
+    usual = {key: option.default for key, option in options_taken(part, name).items()}
+    telling = ("distance", "tau")
+    shown = ", ".join(
+        f"{key} {value}"
+        for key, value in options.items()
+        if value and not isinstance(value, bool) and (key in telling or value != usual.get(key))
+    )
+    return f"{name} ({shown})" if shown else name
+
+
+def _data_words(data: DataSet | FeatureData) -> str:
+    from protail.profile import ClassProfile
+
+    profile = data.train.profile
+    by = getattr(data, "group_counts", None)
+    grouped = profile if by is None else ClassProfile(by)
+    groups = ", ".join(f"{name} {len(group)}" for name, group in grouped.groups().items())
+    skipped = data.description.get("images_skipped")
+    left_out = ""
+    if skipped:
+        lost = counted(skipped, "image cannot be read and is", "images cannot be read and are")
+        left_out = f"; {lost} left out"
+    return (
+        f"{data.name}: {counted(len(data.train), 'image')} to learn from, {len(data.test):,} to "
+        f"evaluate on, {counted(profile.n_classes, 'class', 'classes')} ({groups}), "
+        f"imbalance {profile.imbalance:.4g}{left_out}"
+    )
+
+
+def _device_words(plan: Plan) -> str:
+    import torch
+
+    if not plan.waiting:
+        return "Nothing is left to do: it was finished before."
+    options = plan.options
+    device = str(options.device)
+    if options.device.type == "cuda":
+        device += f" ({torch.cuda.get_device_name(options.device)})"
+    how = f"driver {options.driver}" + (", compiled" if options.compiled else "")
+    steps = counted(plan.steps.steps if plan.has_images else plan.steps.classifier_steps, "step")
+    if not plan.has_images:
+        steps += " of the classifier"
+    elif plan.steps.classifier_steps:
+        steps += f", then {plan.steps.classifier_steps:,} of the classifier"
+    seeds = ", ".join(str(job.seed) for job in plan.waiting)
+    together = f"seeds {seeds} at once, each" if len(plan.waiting) > 1 else f"seed {seeds},"
+    return f"On {device}, {how}: {together} {steps}"
+
+
+app = make_app(train, "protail train pc-la --dataset cifar100-lt --imbalance 100")

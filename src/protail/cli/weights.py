@@ -9,33 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protail.cli._completion import one_of
-from protail.cli.command import Debug, Json, Overwrite, Voice
-from protail.cli.command import command as _command
+from protail.cli.command import Voice, command, make_app
+from protail.cli.options import Overwrite, chosen_from
+from protail.cli.tables import make_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from torch import Tensor
 
     from protail.experiments import Run
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run.", show_default=False)]
 Output = Annotated[
-    Path,
-    typer.Option("-o", "--output", metavar="DIR", help="Folder to write.", show_default=False),
+    Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write.", show_default=False)
 ]
 MaxShardSize = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Of any file, as in 16MiB; by default one holds all."),
 ]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="float16, bfloat16 or float32.",
-        autocompletion=one_of("float16", "bfloat16", "float32"),
-    ),
-]
+Dtype = Annotated[str, chosen_from("", "float16", "bfloat16", "float32", metavar="NAME")]
 
 _PART = "backbone."
 _UNITS = {
@@ -44,15 +35,14 @@ _UNITS = {
 }
 
 
-@_command
+@command
 def weights(
+    voice: Voice,
     run: RunFolder,
     output: Output,
     max_shard_size: MaxShardSize = None,
     dtype: Dtype = "float16",
     overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Store the backbone of a run in files small enough to travel.
 
@@ -61,7 +51,6 @@ def weights(
     from protail.experiments import Run
     from protail.models.backbones import save_weights
 
-    voice = Voice(as_json)
     limit = None if max_shard_size is None else read_bytes(max_shard_size)
     opened = Run.open(run)
     backbone = _backbone(opened)
@@ -71,7 +60,8 @@ def weights(
     name = opened.resolved["recipe"]["representation"]["backbone"]
     n_numbers = sum(tensor.numel() for tensor in backbone.values())
     voice.say(f"{name} of {run}: {n_numbers:,} numbers, {dtype}, {in_bytes(sum(sizes.values()))}")
-    voice.show(_table(sizes))
+    shown = [(name, in_bytes(size)) for name, size in sizes.items()]
+    voice.show(make_table(["file", "size"], shown, right=1, simple=False))
     voice.say(f'In a recipe: representation.weights = "{output}"')
     voice.finish(
         {
@@ -182,11 +172,4 @@ def _check_place(output: Path, *, overwrite: bool) -> None:
         )
 
 
-def _table(sizes: dict[str, int]) -> Table:
-    from rich.table import Table
-
-    table = Table("file", "size")
-    table.columns[1].justify = "right"
-    for name, size in sizes.items():
-        table.add_row(name, in_bytes(size))
-    return table
+app = make_app(weights, "protail weights runs/pc-la-cifar100-lt-100-seed0 -o backbone")

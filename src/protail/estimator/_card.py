@@ -153,5 +153,5 @@ def _fenced(text: str, language: str) -> str:
     return "\n".join([fence + language, *lines, fence])
 
 
-def _percent(share: object) -> str:
-    return f"{100 * share:.1f} %" if isinstance(share, (int, float)) else "–"
+def _percent(fraction: object) -> str:
+    return f"{100 * fraction:.1f} %" if isinstance(fraction, (int, float)) else "–"

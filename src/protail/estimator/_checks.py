@@ -227,27 +227,28 @@ def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
             return counts.astype(np.float64) / float(counts.sum())
         raise ValueError(unknown_name("prior", prior, ("uniform", "train")) + " Or an array.")
     try:
-        shares = np.asarray(host_array(prior), dtype=np.float64)
+        fractions = np.asarray(host_array(prior), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"prior={prior!r} is not valid; expected 'uniform', 'train' or one share a class."
+            f"prior={prior!r} is not valid; expected 'uniform', 'train' or one fraction a class."
         ) from error
-    if shares.shape != (n_classes,):
+    if fractions.shape != (n_classes,):
         raise ValueError(
-            f"prior has shape {shares.shape}; expected one share for each of the {n_classes} "
+            f"prior has shape {fractions.shape}; expected one fraction for each of the {n_classes} "
             "classes, in the order of classes_."
         )
-    if not np.isfinite(shares).all() or shares.min() < 0 or abs(shares.sum() - 1) > 1e-6:
+    valid = np.isfinite(fractions).all() and fractions.min() >= 0
+    if not valid or abs(fractions.sum() - 1) > 1e-6:
         raise ValueError(
-            f"prior has smallest share {shares.min():g} and sum {shares.sum():g}; expected shares "
-            "of at least 0 that sum to 1. Divide it by its sum."
+            f"prior has smallest fraction {fractions.min():g} and sum {fractions.sum():g}; "
+            "expected fractions of at least 0 that sum to 1. Divide it by its sum."
         )
-    if not shares[counts > 0].any():
+    if not fractions[counts > 0].any():
         raise ValueError(
-            "prior gives every share to classes that have had no rows yet; expected a share above "
-            "0 for a class that can be predicted. Give one, or wait for rows of the others."
+            "prior gives every fraction to classes that have had no rows yet; expected a fraction "
+            "above 0 for a class that can be predicted. Give one, or wait for rows of the others."
         )
-    return shares
+    return fractions
 
 
 def check_device(device: Any, X: Any) -> torch.device:

@@ -39,7 +39,7 @@ class Evidence:
 
     @property
     def own_distance(self) -> float:
-        """Mean distance from the own class."""
+        """Mean distance from the target class."""
         own = self.distances.gather(1, self.labels.unsqueeze(1)).squeeze(1)
         return float((self.weights * own).sum())
 
@@ -56,17 +56,17 @@ class Evidence:
         return codes
 
     def _right_by_class(self, scores: Tensor) -> Tensor:
-        """Count the rows of each class whose largest score is their own class's."""
+        """Count the rows of each class whose largest score is their target class's."""
         own = self.labels[scores.argmax(1) == self.labels]
         return torch.bincount(own, minlength=len(self.classes))
 
     def own_probability(self, sharpness: float) -> float:
-        """Mean softmax probability of the own class at logits of ``-sharpness / 2 * distance``."""
+        """Mean probability of the target class at logits of ``-sharpness / 2 * distance``."""
         probability = torch.softmax(self.distances * (-0.5 * sharpness), 1)
         return float((self.weights @ probability.gather(1, self.labels.unsqueeze(1))).item())
 
     def sharpness_at(self, probability: float) -> float:
-        """Find the sharpness at which the own class gets this mean probability."""
+        """Find the sharpness at which the target class gets this mean probability."""
         middle = float(self.distances.mean())
         if not math.isfinite(middle):
             raise ValueError(
@@ -137,7 +137,7 @@ Auto = Literal["auto"]
 MEMORISED_ERROR = 0.02
 # Lengths are kept only where that gets this much more rows right than dropping them.
 _LENGTHS_MATTER = 0.02
-# The mean own-class probability that sets the sharpness, as a part of the accuracy. Memorised
+# The mean target-class probability that sets the sharpness, as a part of the accuracy. Memorised
 # rows lie too near their class means, so theirs is lower.
 _MEMORISED_PART = 0.8
 _LARGEST_PART = 0.98

@@ -239,7 +239,7 @@ def held_out_folds(
 
 
 def likelihood(logits: Tensor, labels: Tensor) -> float:
-    """Mean log-probability of the own class, a class weighing as the root of its rows."""
+    """Mean log-probability of the target class, a class weighing as the root of its rows."""
     probability = torch.softmax(logits, 1).gather(1, labels.unsqueeze(1)).squeeze(1)
     weights = torch.bincount(labels)[labels].to(logits).rsqrt()
     return float((weights * (probability + _SMALLEST_PROBABILITY).log()).sum() / weights.sum())
@@ -477,5 +477,5 @@ def _description(space: Space, plan: Plan, settings: Settings) -> str:
         f"leave-one-out accuracy of the class means {seen}"
         f"{' (taken for memorised)' if space.memorised else ''}; {settings.distance}, {lengths}, "
         f"logit adjustment {space.tau:.2f}, {counted(plan.n_steps, 'step')} of "
-        f"{counted(plan.batch_size, 'row')}, rate {plan.lr:.3g}"
+        f"{counted(plan.batch_size, 'row')}, learning rate {plan.lr:.3g}"
     )

@@ -77,8 +77,8 @@ def _go_on(
 ) -> None:
     before, total = fitted.class_counts_, fitted.class_counts_ + counts
     new = class_means(features, torch.from_numpy(codes).to(features.device), len(counts))
-    share = (counts / np.maximum(total, 1))[:, None]
-    means = fitted.class_means_ + (new.cpu().numpy() - fitted.class_means_) * share
+    fraction = (counts / np.maximum(total, 1))[:, None]
+    means = fitted.class_means_ + (new.cpu().numpy() - fitted.class_means_) * fraction
     moved = fitted.prototypes_ + (means - fitted.class_means_)
     # A class that had no rows starts where every class does: at its mean.
     moved[before == 0] = means[before == 0]
@@ -191,7 +191,7 @@ def add_new_classes(fitted: PrototypeClassifier, X: Any, y: Any) -> None:
     """Do what ``add_classes`` promises."""
     if not isinstance(fitted.prior, str):
         raise ValueError(
-            f"prior is an array of {len(fitted.classes_)} shares, one for each known class; "
+            f"prior is an array of {len(fitted.classes_)} fractions, one for each known class; "
             "expected 'uniform' or 'train' where classes are added. Use set_params(prior=...)."
         )
     device = check_device(fitted.device, X)

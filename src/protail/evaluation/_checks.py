@@ -172,7 +172,7 @@ def probabilities(values: ArrayLike | torch.Tensor, name: str) -> NDArray[np.flo
     if low < -1e-6 or high > 1 + 1e-6:
         raise ValueError(
             f"{name} runs from {low:.6g} to {high:.6g}; expected probabilities from 0 to 1. "
-            "Turn logits into probabilities with a softmax, per cent into shares by / 100."
+            "Turn logits into probabilities with a softmax, per cent into fractions by / 100."
         )
     return array.clip(0.0, 1.0)
 
@@ -184,7 +184,7 @@ def row_scores(values: ArrayLike | torch.Tensor, name: str, rows: int) -> NDArra
     return array
 
 
-def shares(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+def fractions(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
     """Divide; NaN where the whole is 0."""
     with np.errstate(invalid="ignore"):
         return np.asarray(part / whole, dtype=np.float64)

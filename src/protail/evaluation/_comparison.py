@@ -141,7 +141,7 @@ class Comparison:
         classes, counts, many, few
             As in `Evaluation.from_predictions`.
         n_resamples : int
-            How many times the test rows are drawn anew, with replacement.
+            How many times the test rows are drawn again, with replacement.
         confidence_level : float
             How often an interval shall hold the true difference, between 0 and 1.
         random_state : int, Generator or None
@@ -320,7 +320,7 @@ def resampled_differences(
     Returns
     -------
     ndarray of float, shape (n_resamples, 1 + n_sets)
-        The difference (second minus first) in the share of right rows, then in the mean accuracy
+        The difference (second minus first) in the fraction of right rows, then in the mean accuracy
         of each set. Classes that drop out of a resample leave the mean; NaN where all do.
     """
     n_classes, n_rows = len(cells), int(cells.sum())
@@ -328,13 +328,13 @@ def resampled_differences(
     # The largest cell last: the probability left for the remaining cells, which numpy keeps by
     # subtraction, is then never so small that rounding shows.
     filled = filled[np.argsort(cells.ravel()[filled], kind="stable")]
-    shares = cells.ravel()[filled] / n_rows
+    fractions = cells.ravel()[filled] / n_rows
     step = max(1, _CHUNK_BYTES // (8 * _NUMBERS_A_CLASS * n_classes))
     chunks = []
     for start in range(0, n_resamples, step):
         size = min(step, n_resamples - start)
         drawn = np.zeros((size, n_classes * 3), dtype=np.int64)
-        drawn[:, filled] = rng.multinomial(n_rows, shares, size=size)
+        drawn[:, filled] = rng.multinomial(n_rows, fractions, size=size)
         chunks.append(_differences(drawn.reshape(size, n_classes, 3), members, n_rows))
     # Sums of fractions such as 1/3 - 1/3 may miss 0 by a rounding error; 0 must be 0 here.
     return np.concatenate(chunks).round(12)

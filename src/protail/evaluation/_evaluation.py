@@ -15,7 +15,7 @@ from protail.evaluation._checks import (
     GROUPS,
     ClassCodes,
     class_groups,
-    shares,
+    fractions,
     truth_codes,
     whole_number,
 )
@@ -40,7 +40,7 @@ _CLASS_COLUMNS = {
 class Evaluation:
     """Hold the results of one classifier on one test set.
 
-    Made by `from_predictions`. Every share is a fraction from 0 to 1. A number that the
+    Made by `from_predictions`. Every fraction is a fraction from 0 to 1. A number that the
     test set cannot give is None (in ``class_accuracy`` and ``confusion`` it is NaN).
 
     Attributes
@@ -110,7 +110,7 @@ class Evaluation:
         many: int = 100,
         few: int = 20,
     ) -> Evaluation:
-        """Judge predictions.
+        """Evaluate predictions.
 
         Parameters
         ----------
@@ -180,13 +180,13 @@ class Evaluation:
 
     @property
     def all(self) -> float:
-        """The share of rows that are right."""
+        """The fraction of rows that are right."""
         return float(self.class_right.sum() / self.n_rows)
 
     @property
     def class_accuracy(self) -> NDArray[np.float64]:
-        """The share of every class's rows that are right; NaN for a class without test rows."""
-        return shares(self.class_right, self.class_rows)
+        """The fraction of every class's rows that are right; NaN for a class without test rows."""
+        return fractions(self.class_right, self.class_rows)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -223,12 +223,12 @@ class Evaluation:
     def confusion(self) -> NDArray[np.float64]:
         """Where errors go, shape (3, 3), groups in the order many, medium, few.
 
-        ``confusion[g, h]`` is the share of the rows of group g that are wrong and were predicted
-        to be of a class of group h. A row of it and the share of that group's rows that are
+        ``confusion[g, h]`` is the fraction of the rows of group g that are wrong and were predicted
+        to be of a class of group h. A row of it and the fraction of that group's rows that are
         right sum to 1; it is NaN for a group without test rows.
         """
         rows = np.array([self.class_rows[self.groups[group]].sum() for group in GROUPS])
-        return shares(self.errors, rows[:, None])
+        return fractions(self.errors, rows[:, None])
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the results into plain values that strict JSON can hold.
@@ -404,14 +404,14 @@ def _check_numbers(evaluation: Evaluation) -> None:
         )
     whole_number(evaluation.n_unseen, "n_unseen", least=0)
     for name in ("calibration_error", "novelty_auroc"):
-        _check_share(getattr(evaluation, name), name)
+        _check_fraction(getattr(evaluation, name), name)
     by_group = evaluation.group_calibration_error
     if not isinstance(by_group, Mapping) or set(by_group) != set(GROUPS):
         raise ValueError(
             f"group_calibration_error={by_group!r}; expected a dict with the keys {GROUPS}."
         )
-    for group, share in by_group.items():
-        _check_share(share, f"group_calibration_error[{group!r}]")
+    for group, fraction in by_group.items():
+        _check_fraction(fraction, f"group_calibration_error[{group!r}]")
     arrays = {
         "classes": classes,
         "counts": counts,
@@ -438,7 +438,7 @@ def _whole_array(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.i
     return array.astype(np.int64)
 
 
-def _check_share(value: Any, name: str) -> None:
+def _check_fraction(value: Any, name: str) -> None:
     if value is not None and not (_is_number(value) and 0 <= value <= 1):
         raise ValueError(f"{name}={value!r}; expected a number from 0 to 1, or None.")
 

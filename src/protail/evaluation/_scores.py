@@ -83,7 +83,7 @@ def calibration_by_group(
 def novelty_auroc(known: ArrayLike | torch.Tensor, unseen: ArrayLike | torch.Tensor) -> float:
     """Measure the area under the ROC curve of a novelty score.
 
-    It is the share of pairs (known row, unseen row) in which the unseen row has the larger
+    It is the fraction of pairs (known row, unseen row) in which the unseen row has the larger
     score; a tie counts half.
 
     Parameters

@@ -112,10 +112,10 @@ def _header(name: str, sizes: set[int] | tuple[()]) -> Text:
     return _text(f"{header} ({next(iter(sizes))})" if len(sizes) == 1 else header)
 
 
-def _per_cent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
+def _per_cent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.1f}"
 
 
-def _signed(share: float) -> str:
+def _signed(fraction: float) -> str:
     # + 0.0 turns a rounded -0.0 into 0.0.
-    return "-" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f}"
+    return "-" if math.isnan(fraction) else f"{round(100 * fraction, 1) + 0.0:+.1f}"

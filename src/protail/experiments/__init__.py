@@ -1,6 +1,14 @@
 """Experiments: a recipe run on data, kept in a folder, resumed, searched over."""
 
-from protail.experiments.held_out import aside_counts, aside_data, held_out_data
+from protail.experiments.data_sets import (
+    check_photos_suffice,
+    check_test_images,
+    expectation,
+    load_data,
+    load_recorded,
+    start_words,
+)
+from protail.experiments.held_out import held_out_data, validation_counts, validation_data
 from protail.experiments.jobs import Job, Progress, data_record, is_done, run_jobs
 from protail.experiments.pipeline import (
     CLASSIFIER_BACKBONE,
@@ -12,7 +20,9 @@ from protail.experiments.pipeline import (
     choose_options,
     cost_of,
     evaluate_heads,
-    judge,
+    evaluate_logits,
+    evaluate_stages,
+    find_device,
     load_stages,
     logits_of_test,
     plan_steps,
@@ -36,23 +46,31 @@ __all__ = [
     "SearchedKey",
     "Stage",
     "StepPlan",
-    "aside_counts",
-    "aside_data",
+    "check_photos_suffice",
+    "check_test_images",
     "choose_options",
     "cost_of",
     "data_record",
     "describe_surroundings",
     "differing_keys",
     "evaluate_heads",
+    "evaluate_logits",
+    "evaluate_stages",
+    "expectation",
+    "find_device",
     "held_out_data",
     "is_alive",
     "is_done",
     "is_run",
-    "judge",
+    "load_data",
+    "load_recorded",
     "load_stages",
     "logits_of_test",
     "plan_steps",
     "read_searched_keys",
     "run_jobs",
     "run_search",
+    "start_words",
+    "validation_counts",
+    "validation_data",
 ]

@@ -9,7 +9,7 @@ from protail.data.images import DataSet, ImageSet, long_tailed_index, same_conte
 from protail.data.tables import split
 
 
-def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSet:
+def held_out_data(data: DataSet, *, fraction: float = 0.2, seed: int = 0) -> DataSet:
     """Hold a fraction of every class's training images out, in the place of the test set.
 
     The real test images, and a validation part, are in neither part of what comes back. At least
@@ -20,7 +20,7 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     ----------
     data : DataSet
         Whose training images to part.
-    share : float, default=0.2
+    fraction : float, default=0.2
         How much of each class is held out.
     seed : int, default=0
         Same seed, same parts.
@@ -41,9 +41,13 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
     >>> held_out_data(DataSet("insects", images, images))
     DataSet(insects: 13 train, 3 test, 3 classes)
     """
+    if not 0 < fraction < 1:
+        raise ValueError(
+            f"fraction={fraction!r} (--held-out); expected a fraction above 0 and below 1."
+        )
     _check_stages(data)
     images = data.train
-    kept, held = split(images.labels, share=share, groups=_same_images(images), seed=seed)
+    kept, held = split(images.labels, fraction=fraction, groups=_same_images(images), seed=seed)
     if not held.size:
         raise ValueError(
             f"{data.name}: no class has two different training images; expected some to hold one "
@@ -53,13 +57,13 @@ def held_out_data(data: DataSet, *, share: float = 0.2, seed: int = 0) -> DataSe
         data.name,
         images.subset(kept),
         images.subset(held),
-        description={**data.description, "held_out": share, "held_out_seed": seed},
+        description={**data.description, "held_out": fraction, "held_out_seed": seed},
         # Groups are those of the whole: what is held out makes no class rarer.
         group_counts=images.profile.counts,
     )
 
 
-def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
+def validation_data(wide: DataSet, narrow: DataSet) -> DataSet:
     """Put training images that a wider subset has, and this one leaves, in place of the test set.
 
     Subsets nest: what a smaller ratio keeps of a class begins with what a larger one keeps. The
@@ -85,7 +89,7 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
     --------
     >>> import numpy as np
     >>> from protail.data.images import DataSet, ImageSet
-    >>> from protail.experiments import aside_data
+    >>> from protail.experiments import validation_data
     >>> pixels = np.arange(22, dtype=np.uint8).repeat(3).reshape(22, 3, 1, 1)
     >>> images = ImageSet([0] * 12 + [1] * 8, ("ant", "bee"), pixels[:20])
     >>> test = ImageSet([0, 1], ("ant", "bee"), pixels[20:])
@@ -93,20 +97,20 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
     >>> narrow = DataSet(
     ...     "insects", images.subset(range(14)), test, description={"imbalance": 6}
     ... )
-    >>> parts = aside_data(wide, narrow)
+    >>> parts = validation_data(wide, narrow)
     >>> parts.train.profile.counts, parts.test.profile.counts
     (array([6, 2]), array([6, 6]))
     """
     _check_stages(narrow)
     _check_subsets(wide, narrow)
     images, counts = wide.train, narrow.train.profile.counts
-    learned, n_held = aside_counts(images.profile.counts, counts)
+    learned, n_held = validation_counts(images.profile.counts, counts)
     there, here = wide.description["imbalance"], narrow.description["imbalance"]
     if n_held < 1:
         raise ValueError(
             f"{narrow.name}: the smallest class has no more images at imbalance {there} than at "
             f"{here}; expected some more to evaluate on. Take them from a smaller ratio, or learn "
-            "from a larger one (--aside-from, --imbalance)."
+            "from a larger one (--validation-from, --imbalance)."
         )
     if images.subset(_first(images, counts)).fingerprint() != narrow.train.fingerprint():
         raise ValueError(
@@ -127,7 +131,7 @@ def aside_data(wide: DataSet, narrow: DataSet) -> DataSet:
     )
 
 
-def aside_counts(
+def validation_counts(
     wide: NDArray[np.int64], narrow: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int]:
     """Count the images to learn from and to evaluate on where a wider subset has the latter.
@@ -147,9 +151,9 @@ def aside_counts(
     Examples
     --------
     >>> from protail.data.images import long_tailed_counts
-    >>> from protail.experiments import aside_counts
+    >>> from protail.experiments import validation_counts
     >>> wide, narrow = (long_tailed_counts(500, 100, ratio) for ratio in (10, 100))
-    >>> learned, held = aside_counts(wide, narrow)
+    >>> learned, held = validation_counts(wide, narrow)
     >>> int(narrow.sum() - learned.sum()), held
     (120, 45)
     """

@@ -19,7 +19,7 @@ from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec
 from protail.data.images import DataSet, FeatureData, ImageSet
 from protail.evaluation import Evaluation
 from protail.experiments.checkpoint import as_json
-from protail.experiments.pipeline import Options, Pipeline, Stage, evaluate_heads, stage_weights
+from protail.experiments.pipeline import Options, Pipeline, Stage, evaluate_stages, stage_weights
 from protail.experiments.run import EVALUATION, Run, is_finished
 from protail.recipes import WORDS, Recipe, RecipeError
 from protail.training import (
@@ -300,9 +300,7 @@ def _steps(
     stages = {"representation": pipeline.representation} if has_images else {}
     if job.recipe.classifier is not None:
         stages |= pipeline.learn({"classifier": job.recipe.classifier})
-    record: dict[str, Any] = {}
-    for name, (head, features) in stages.items():
-        record |= evaluate_heads({name: head}, features)
+    record = evaluate_stages(stages)
     run.finish(record, stage_weights(stages), _network_record(job.data, stages))
     return record
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from protail._messages import unknown_name
+from protail._messages import counted, unknown_name
 from protail.data import make_sampler
-from protail.data.augment import LOADER_NAMES, NAMES
+from protail.data.augment import AUGMENTS, LOADER_AUGMENTS
 from protail.data.images import DataSet, FeatureData
 from protail.evaluation import Evaluation
 from protail.experiments.checkpoint import (
@@ -104,16 +104,57 @@ class Options:
     @classmethod
     def automatic(cls, device: str = "auto", **others: Any) -> Options:
         """Choose device and driver: a GPU where there is one, with captured steps."""
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        chosen = torch.device(device)
+        chosen = find_device(device)
         return cls(chosen, "captured" if chosen.type == "cuda" else "plain", **others)
+
+
+def find_device(device: str | torch.device) -> torch.device:
+    """Find where to compute.
+
+    Parameters
+    ----------
+    device : str or torch.device
+        "auto" is a GPU where there is one; or "cpu", "cuda", "cuda:1", ...
+
+    Returns
+    -------
+    torch.device
+        One that is there.
+
+    Examples
+    --------
+    >>> from protail.experiments import find_device
+    >>> find_device("cpu")
+    device(type='cpu')
+    >>> find_device("abacus")
+    Traceback (most recent call last):
+    ValueError: device='abacus' is no device; expected 'auto', 'cpu', 'cuda', 'cuda:0', ...
+    """
+    if isinstance(device, torch.device):
+        return device
+    n_gpus = torch.cuda.device_count()
+    if device == "auto":
+        return torch.device("cuda" if n_gpus else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"device={device!r} is no device; expected 'auto', 'cpu', 'cuda', 'cuda:0', ..."
+        )
+    if found.type == "cuda" and (found.index or 0) >= n_gpus:
+        raise ValueError(
+            f"device={device!r} was asked for, but torch can use {counted(n_gpus, 'GPU')}; "
+            "expected one that is there. Use --device auto or cpu."
+        )
+    return found
 
 
 def choose_options(
     recipe: Recipe,
     data: DataSet | FeatureData,
-    device: torch.device,
+    device: str | torch.device,
     *,
     driver: str = "auto",
     compiled: bool | None = None,
@@ -128,8 +169,8 @@ def choose_options(
         What to train.
     data : DataSet or FeatureData
         On what; only images in memory can be part of a captured step.
-    device : torch.device
-        Where.
+    device : str or torch.device
+        Where, as for `find_device`.
     driver : {"auto", "plain", "captured", "fabric"}
         What the user wants.
     compiled : bool or None
@@ -146,6 +187,7 @@ def choose_options(
     """
     if driver not in DRIVERS:
         raise ValueError(unknown_name("driver", driver, DRIVERS))
+    device = find_device(device)
     in_memory = isinstance(data, FeatureData) or data.train.is_resident
     can_capture = device.type == "cuda" and in_memory
     if driver == "captured" and not can_capture:
@@ -326,7 +368,7 @@ class Pipeline:
         frozen = FrozenFeatures(method.backbone, self._data, self._options.device)
         # In the precision of the training: a GPU has chosen its kernels for it already.
         test = frozen.of(self._data.test, training.settings.precision)
-        return judge(_logits(method.head, test), frozen)
+        return evaluate_logits(_logits(method.head, test), frozen)
 
 
 def load_stages(run: Run, data: DataSet | FeatureData, device: torch.device) -> dict[str, Stage]:
@@ -401,11 +443,19 @@ def evaluate_heads(heads: Mapping[str, nn.Module], features: Features) -> dict[s
     record: dict[str, Any] = {}
     for stage, head in heads.items():
         record[stage] = {
-            view: judge(logits, features).to_dict()
+            view: evaluate_logits(logits, features).to_dict()
             for view, logits in logits_of_test(head, features).items()
         }
         if isinstance(features, FrozenFeatures):
             record[stage]["cost"] = cost_of(head, features)
+    return record
+
+
+def evaluate_stages(stages: Mapping[str, Stage]) -> dict[str, Any]:
+    """Evaluate what stages have learned, each on its own features, as `evaluate_heads` does."""
+    record: dict[str, Any] = {}
+    for name, (head, features) in stages.items():
+        record |= evaluate_heads({name: head}, features)
     return record
 
 
@@ -437,16 +487,16 @@ def evaluate(stage: Stage) -> Evaluation:
     """Evaluate a head on the test images as they are, without horizontal-flip averaging."""
     test = stage.features.test()
     assert test is not None
-    return judge(_logits(stage.head, test), stage.features)
+    return evaluate_logits(_logits(stage.head, test), stage.features)
 
 
 def logits_of_test(head: nn.Module, features: Features) -> dict[str, Tensor]:
     """Compute a head's logits of the test images, by "plain" and, if there are any, "mirrored"."""
-    plain, mirrored = features.test(), features.test(mirrored=True)
+    plain, flipped = features.test(), features.test(flipped=True)
     assert plain is not None
     logits = {"plain": _logits(head, plain)}
-    if mirrored is not None:
-        logits["mirrored"] = (logits["plain"] + _logits(head, mirrored)) / 2
+    if flipped is not None:
+        logits["mirrored"] = (logits["plain"] + _logits(head, flipped)) / 2
     return logits
 
 
@@ -456,7 +506,7 @@ def _logits(head: nn.Module, features: Tensor) -> Tensor:
     return logits.float()
 
 
-def judge(logits: Tensor, features: Features) -> Evaluation:
+def evaluate_logits(logits: Tensor, features: Features) -> Evaluation:
     """Evaluate logits of the test images, whose labels and classes' counts ``features`` knows."""
     confidence, predicted = torch.softmax(logits, 1).max(1)
     return Evaluation.from_predictions(
@@ -542,7 +592,7 @@ def _check_head(settings: ClassifierSettings, n_classes: int, n_features: int) -
 
 def _check_augment(key: str, names: Sequence[str], data: DataSet) -> None:
     """Raise where a recipe for small images in memory meets images in files, or the reverse."""
-    suited = NAMES if data.train.is_resident else LOADER_NAMES
+    suited = AUGMENTS if data.train.is_resident else LOADER_AUGMENTS
     unsuited = [name for name in names if name not in suited]
     if unsuited:
         kind = "small images in memory" if data.train.is_resident else "images in files"

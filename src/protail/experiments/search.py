@@ -69,7 +69,7 @@ class Search:
     score : {"balanced", "few", "all"}
         What to maximise on the held-out images: the mean accuracy of the classes, of those with
         few training images, or the accuracy of all images.
-    share : float
+    fraction : float
         How much of each class to hold out.
     seed : int
         Of the parts, of the trainings and of what is tried.
@@ -93,7 +93,7 @@ class Search:
     data: DataSet
     keys: tuple[SearchedKey, ...]
     score: str = "balanced"
-    share: float = 0.2
+    fraction: float = 0.2
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Search:
     @cached_property
     def held_out(self) -> DataSet:
         """The training images, in a part to learn from and one to evaluate on."""
-        return held_out_data(self.data, share=self.share, seed=self.seed)
+        return held_out_data(self.data, fraction=self.fraction, seed=self.seed)
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -141,7 +141,7 @@ class Search:
             "data": {"name": self.data.name, **self.data.description, "train": images},
             "over": {key.key: key.text for key in self.keys},
             "score": self.score,
-            "held_out": self.share,
+            "held_out": self.fraction,
             "seed": self.seed,
         }
 

@@ -1,15 +1,13 @@
-"""Losses for long-tailed training: logits and class codes to a number, one loss a file.
+"""Losses for long-tailed training: logits and class codes to a number.
 
 Every loss is made from the class counts of the training set, as in
 ``LDAMLoss([500, 30, 5])(logits, target)``. `make_loss` makes one by its name in recipes.
 """
 
 from protail.losses.balanced_binary import BalancedBinaryLoss
-from protail.losses.class_balanced import ClassBalancedLoss
 from protail.losses.focal import FocalLoss
 from protail.losses.ldam import LDAMLoss, class_margins
 from protail.losses.logit_adjusted import LogitAdjustedLoss
-from protail.losses.prior_weighted import PriorWeightedLoss, prior_weights
 from protail.losses.registry import (
     LOSSES,
     begin_epoch,
@@ -19,9 +17,12 @@ from protail.losses.registry import (
     register_loss,
 )
 from protail.losses.reweighted import (
+    ClassBalancedLoss,
+    PriorWeightedLoss,
     ReweightedCrossEntropy,
     WeightedCrossEntropy,
     class_balanced_weights,
+    prior_weights,
 )
 from protail.losses.routing import RoutingLoss
 

@@ -1,4 +1,4 @@
-"""Methods: what a training step computes of backbone, head, loss and a batch, one method a file.
+"""Methods: what a training step computes of backbone, head, loss and a batch.
 
 A method is a module, as in ``PaCo(backbone, head, loss, counts)(batch)``, which gives the loss of
 a step. `make_method` makes one by its name in recipes.
@@ -13,8 +13,7 @@ from protail.methods.method import (
     method_names,
     register_method,
 )
-from protail.methods.mixture_consistency import MixtureConsistency
-from protail.methods.mixture_distillation import MixtureDistillation
+from protail.methods.mixture_consistency import MixtureConsistency, MixtureDistillation
 from protail.methods.paco import PaCo
 from protail.methods.ride import RoutedDiverseExperts, class_temperatures
 

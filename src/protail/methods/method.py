@@ -25,11 +25,11 @@ class ImageBatch(NamedTuple):
         Class codes.
     other : Tensor of int, shape (batch,), or None
         Where images are mixed, the class of the other one.
-    share : Tensor, shape (), or None
+    fraction : Tensor, shape (), or None
         Where images are mixed, how much of each belongs to ``labels``.
     second : Tensor, shape (batch, channels, height, width), or None
         Where a method needs two views, the same images augmented another way.
-    second_share : Tensor, shape (), or None
+    second_fraction : Tensor, shape (), or None
         Where images are mixed, how much of each of ``second`` belongs to ``labels``; the rest
         belongs to ``other``, as in the first view.
     """
@@ -37,9 +37,9 @@ class ImageBatch(NamedTuple):
     images: Tensor
     labels: Tensor
     other: Tensor | None = None
-    share: Tensor | None = None
+    fraction: Tensor | None = None
     second: Tensor | None = None
-    second_share: Tensor | None = None
+    second_fraction: Tensor | None = None
 
 
 METHODS: Registry[Method] = Registry(
@@ -192,10 +192,10 @@ class Method(nn.Module):
             The loss; of mixed images, of both classes in their fractions.
         """
         loss: Tensor = self.loss(logits, batch.labels)
-        if batch.other is None or batch.share is None:
+        if batch.other is None or batch.fraction is None:
             return loss
         other: Tensor = self.loss(logits, batch.other)
-        return batch.share * loss + (1 - batch.share) * other
+        return batch.fraction * loss + (1 - batch.fraction) * other
 
     def logits(self, images: Tensor) -> Tensor:
         """Give the logits that predictions are made from.

@@ -24,7 +24,7 @@ class Parts(NamedTuple):
     total_b : Tensor
         Sum of ``exp(logit - peak)``.
     target_b : Tensor
-        Logit of the row's own class; ``-inf`` where it is not among these classes.
+        Logit of the row's target class; ``-inf`` where it is not among these classes.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
         logits_bc : Tensor
             Logits; ``-inf`` hides a class, and there may be no class at all.
         target_b : Tensor, optional
-            Logit of the own class, where it is among these.
+            Logit of the target class, where it is among these.
 
         Returns
         -------

@@ -101,7 +101,7 @@ class _Problem:
         return x_bd[rows], prototypes_cd[chunk], temperature, adjustment_c
 
     def own_of(self, rows: slice) -> _Inputs:
-        """Take the inputs of some rows and of each one's own class."""
+        """Take the inputs of some rows and of each one's target class."""
         x_bd, prototypes_cd, temperature, adjustment_c = self.inputs
         target_b = self.target_b[rows]
         adjustment_b = None if adjustment_c is None else adjustment_c[target_b]
@@ -119,7 +119,7 @@ class _Problem:
         return _logits(self.space.pairs(x_bd, prototypes_bd, temperature), adjustment_b)
 
     def is_own(self, rows: slice, chunk: slice) -> Tensor:
-        """Mark the entries of a piece that are the row's own class."""
+        """Mark the entries of a piece that are the row's target class."""
         classes_c = torch.arange(chunk.start, chunk.stop, device=self.target_b.device)
         return self.target_b[rows].unsqueeze(1) == classes_c
 

@@ -103,7 +103,7 @@ class _FusedLoss(torch.autograd.Function):
 
 
 class _State(NamedTuple):
-    """What the gradients need of the forward pass; the own class apart from the others."""
+    """What the gradients need of the forward pass; the target class apart from the others."""
 
     distance: Distance
     u_bd: Tensor
@@ -151,8 +151,8 @@ def _gradients(
     distance, u_bd, v_cd, by_class = state.distance, state.u_bd, state.v_cd, state.by_class
     grad_x = grad_temperature = grad_adjustment = None
     target_b1 = state.target_b.unsqueeze(1)
-    # By logit: every class pulls by p, the own class by p - 1. The factor, that of the distance in
-    # the logit, comes last, where it costs nothing.
+    # By logit: every class pulls by p, the target class by p - 1. The factor, that of the distance
+    # in the logit, comes last, where it costs nothing.
     factor = -distance.rate * weight
     pull_own_b1 = p_bc.gather(1, target_b1).sub_(1)
     if needs_adjustment or (needs_temperature and by_class is not None):
@@ -164,7 +164,7 @@ def _gradients(
             energy_c.mul_(factor * -distance.power / 2)
             grad_temperature = energy_c.unsqueeze(1) * by_class
 
-    # What multiplies (x - c): the distance knows. Cancellation would spoil the own class, the
+    # What multiplies (x - c): the distance knows. Cancellation would spoil the target class, the
     # nearest one, so its row goes by subtraction and not through the products.
     pull_bc = p_bc
     distance.pull_(pull_own_b1, state.own_b1.clamp_min(smallest_length(u_bd.dtype)))

@@ -27,7 +27,7 @@ def distances(
     Every entry is within 1e-4 of its row's largest distance, in float32 and with features far
     from the origin too. With gradients (or inside ``torch.compile`` or a captured graph), where
     shapes may not depend on data, entries that small come out at their rounding error instead,
-    and only the own class, if ``target`` tells it, is recomputed by subtraction.
+    and only the target class, if ``target`` tells it, is recomputed by subtraction.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def loss(
     """Give the cross-entropy of the distance logits, and a gradient bounded as they are.
 
     With Euclidean distances and no temperature the gradient on a prototype has length
-    ``(1 - p) / 2`` for the own class and ``p / 2`` for any other, however far away the row is.
+    ``(1 - p) / 2`` for the target class and ``p / 2`` for any other, however far away the row is.
 
     Parameters
     ----------

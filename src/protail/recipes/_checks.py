@@ -11,7 +11,7 @@ from typing import Any
 
 from protail._registry import Registry
 from protail.data import SAMPLERS
-from protail.data.augment import LOADER_NAMES, NAMES
+from protail.data.augment import AUGMENTS, LOADER_AUGMENTS
 from protail.losses import LOSSES
 from protail.methods import METHODS
 from protail.models.backbones import BACKBONES, check_backbone_name
@@ -27,7 +27,7 @@ PARTS: dict[str, Registry[Any]] = {
     registry.what: registry for registry in (METHODS, HEADS, LOSSES, SAMPLERS)
 }
 # Which of them suit small images on the device and which large ones, the data set knows.
-_AUGMENTS = tuple(dict.fromkeys((*NAMES, *LOADER_NAMES)))
+_AUGMENTS = tuple(dict.fromkeys((*AUGMENTS, *LOADER_AUGMENTS)))
 
 
 def check_settings(settings: Settings, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Pictures: accuracy against class size, and the trials of a search, as PNG files."""
+"""Pictures as PNG files: accuracy and number of images by class, and the trials of a search."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from protail.data.images import DataSet, FeatureData
     from protail.evaluation import Evaluation
     from protail.experiments import SearchedKey, SearchResult, SearchTrial
 
@@ -155,11 +156,11 @@ def _colours(n: int) -> tuple[str, ...]:
 
 
 def _draw_classes(axes: Axes, name: str, result: Evaluation, colour: str) -> None:
-    judged = ~np.isnan(result.class_accuracy)
+    evaluated = ~np.isnan(result.class_accuracy)
     axes.scatter(
-        np.maximum(result.counts, 1)[judged],
-        100 * result.class_accuracy[judged],
-        s=22 if judged.sum() <= 200 else 8,
+        np.maximum(result.counts, 1)[evaluated],
+        100 * result.class_accuracy[evaluated],
+        s=22 if evaluated.sum() <= 200 else 8,
         color=colour,
         alpha=0.75,
         linewidths=0,
@@ -167,7 +168,7 @@ def _draw_classes(axes: Axes, name: str, result: Evaluation, colour: str) -> Non
         clip_on=False,
     )
     for group in result.groups.values():
-        members = group[judged[group]]
+        members = group[evaluated[group]]
         if len(members):
             sizes = np.maximum(result.counts[members], 1)
             mean = 100 * result.class_accuracy[members].mean()
@@ -269,3 +270,56 @@ def _places(key: SearchedKey, trials: Sequence[SearchTrial]) -> list[float]:
         return values
     spread = [np.random.default_rng(trial.number).uniform(-0.18, 0.18) for trial in trials]
     return [key.choices.index(value) + aside for value, aside in zip(values, spread, strict=True)]
+
+
+def counts_picture(dataset: DataSet | FeatureData) -> bytes:
+    """Draw the class counts, largest first, on a logarithmic axis.
+
+    Parameters
+    ----------
+    dataset : DataSet or FeatureData
+        Its training part is drawn.
+
+    Returns
+    -------
+    bytes
+        The picture, a PNG file.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from protail.report import counts_picture
+    >>> from protail.data.images import DataSet, ImageSet
+    >>> images = ImageSet([0, 0, 1], ("ant", "bee"), np.zeros((3, 3, 8, 8), np.uint8))
+    >>> counts_picture(DataSet("ants", images, images))[1:4]
+    b'PNG'
+    """
+    figure = _figure(8, 4)
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    profile = dataset.train.profile
+    order = profile.head_first()
+    axes = figure.subplots()
+    floor = 0.7 * max(profile.counts.min(), 1)
+    for (name, group), colour in zip(profile.groups().items(), _COLOURS[1:], strict=True):
+        # Largest first, the classes of a group stand side by side.
+        places = np.flatnonzero(np.isin(order, group))
+        if len(places):
+            classes = counted(len(places), "class", "classes")
+            label = f"{name} ({classes}, {counted(profile.counts[group].sum(), 'image')})"
+            edges = np.arange(places[0], places[-1] + 2)
+            heights = np.maximum(profile.counts[order[places]], floor)
+            axes.stairs(heights, edges, baseline=floor, fill=True, color=colour, label=label)
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=floor)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("class, from the largest to the smallest")
+    axes.set_ylabel("training images")
+    axes.set_title(
+        f"{dataset.name}, imbalance {profile.imbalance:.4g}", loc="left", parse_math=False
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return _png(figure)

@@ -1,45 +1,49 @@
 """The training loop, what drives it and what paces it; stage 1 and stage 2."""
 
-from protail.training.batches import ResidentFeed, RowBatch
-from protail.training.drivers import (
-    CapturedDriver,
-    FabricDriver,
-    PlainDriver,
-    launch_fabric,
-    leave_group_at_end,
-)
-from protail.training.feature_cache import FeatureCache, LastStream
+from protail.training.batches import ResidentLoader, RowBatch
 from protail.training.features import (
+    FeatureCache,
     Features,
     FrozenFeatures,
     GivenFeatures,
+    LastStream,
     Stream,
     inferring,
     stage_steps,
     weights_hash,
 )
 from protail.training.loop import (
+    CapturedDriver,
     DivergenceError,
-    Driver,
     Epoch,
     History,
+    PlainDriver,
     Steps,
     Watcher,
+    constant,
+    cosine,
     diverged,
     interleave,
+    launch_fabric,
+    leave_group_at_end,
     make_streams,
     progress_bar,
+    steps,
     threads_for,
     train,
     training_steps,
+    warm_up,
 )
 from protail.training.optimisation import MaxNorm, MovingAverage, SharpnessAware
-from protail.training.schedules import constant, cosine, steps, warm_up
-from protail.training.settings import ClassifierSettings, Precision, RepresentationSettings
+from protail.training.settings import (
+    ClassifierSettings,
+    Precision,
+    RepresentationSettings,
+    check_experts,
+)
 from protail.training.stage1 import (
     RepresentationTraining,
     build_method,
-    check_experts,
     stage1_steps,
 )
 from protail.training.stage2 import learn_heads, learn_stable_heads
@@ -48,9 +52,7 @@ __all__ = [
     "CapturedDriver",
     "ClassifierSettings",
     "DivergenceError",
-    "Driver",
     "Epoch",
-    "FabricDriver",
     "FeatureCache",
     "Features",
     "FrozenFeatures",
@@ -63,7 +65,7 @@ __all__ = [
     "Precision",
     "RepresentationSettings",
     "RepresentationTraining",
-    "ResidentFeed",
+    "ResidentLoader",
     "RowBatch",
     "SharpnessAware",
     "Steps",

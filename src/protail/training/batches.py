@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
@@ -71,7 +71,7 @@ class RowBatch(NamedTuple):
         an image drawn twice is augmented in two ways.
     epoch : Tensor of int, shape ()
         Which epoch it is.
-    share : Tensor, shape () or (2,), or None
+    fraction : Tensor, shape () or (2,), or None
         Where images are mixed, how much of each is kept.
     partners : Tensor of int, shape (batch,), or None
         Rows of the images that these are mixed with; None where they are mixed with one another.
@@ -80,7 +80,7 @@ class RowBatch(NamedTuple):
     rows: Tensor
     places: Tensor
     epoch: Tensor
-    share: Tensor | None = None
+    fraction: Tensor | None = None
     partners: Tensor | None = None
 
 
@@ -142,7 +142,7 @@ class Loader:
         batch_size: int,
         epoch: int,
         *,
-        shares: Tensor | None = None,
+        fractions: Tensor | None = None,
         n: int | None = None,
     ) -> Iterator[Any]:
         """Walk through an epoch.
@@ -155,7 +155,7 @@ class Loader:
             Rows a step; the last may have fewer.
         epoch : int
             Which epoch, from 0.
-        shares : Tensor, shape (n_batches,) or (n_batches, 2), optional
+        fractions : Tensor, shape (n_batches,) or (n_batches, 2), optional
             How much of each image is kept in the mixtures of each batch; without, none is mixed.
         n : int, optional
             How many images of the epoch; by default all.
@@ -169,9 +169,9 @@ class Loader:
         # The ranks of a group share one stream and hold every world_size-th place of it.
         places = torch.arange(len(rows)) * sampler.world_size + sampler.rank
         partners = None
-        if self._partners is not None and shares is not None:
+        if self._partners is not None and fractions is not None:
             partners = torch.from_numpy(self._partners.rows(sampler, epoch)[:n])
-        whole = RowBatch(rows, places, torch.tensor(epoch), shares, partners)
+        whole = RowBatch(rows, places, torch.tensor(epoch), fractions, partners)
         return self._split(whole, batch_size)
 
     def _split(self, whole: RowBatch, batch_size: int) -> Iterator[Any]:
@@ -181,20 +181,24 @@ class Loader:
         for number, begin in enumerate(range(0, len(rows), batch_size)):
             check_stop()
             part = slice(begin, begin + batch_size)
-            share = None if whole.share is None else whole.share[number]
+            fraction = None if whole.fraction is None else whole.fraction[number]
             partners = None if others is None else others[part]
-            yield RowBatch(rows[part], places[part], epoch, share, partners)
+            yield RowBatch(rows[part], places[part], epoch, fraction, partners)
+
+    def _labelled(self, rows: Tensor, views: Iterable[Tensor]) -> ImageBatch:
+        images, *others = views
+        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
 
     def _mixed(
         self, batch: RowBatch, images: ImageBatch, partners: ImageBatch | None
     ) -> ImageBatch:
-        if self._mixing is None or batch.share is None:
+        if self._mixing is None or batch.fraction is None:
             return images
         how: dict[str, Any] = {"kind": self._mixing, "seed": self._seed, "partners": partners}
-        return mix_views(images, batch.share, batch.places, batch.epoch, **how)
+        return mix_views(images, batch.fraction, batch.places, batch.epoch, **how)
 
 
-class ResidentFeed(Loader):
+class ResidentLoader(Loader):
     """Load batches of images that live in memory, all of them on the device.
 
     Parameters
@@ -218,11 +222,11 @@ class ResidentFeed(Loader):
     >>> from protail.data import InstanceSampler
     >>> from protail.data.augment import make_augment
     >>> from protail.data.images import ImageSet
-    >>> from protail.training import ResidentFeed
+    >>> from protail.training import ResidentLoader
     >>> images = ImageSet([0] * 10, ("ant",), np.zeros((10, 3, 32, 32), np.uint8))
-    >>> feed = ResidentFeed(images, [make_augment(["crop", "flip"])], torch.device("cpu"))
-    >>> batches = list(feed.batches(InstanceSampler(images.labels), 4, epoch=0))
-    >>> [len(batch.rows) for batch in batches], feed(batches[0]).images.shape
+    >>> loader = ResidentLoader(images, [make_augment(["crop", "flip"])], torch.device("cpu"))
+    >>> batches = list(loader.batches(InstanceSampler(images.labels), 4, epoch=0))
+    >>> [len(batch.rows) for batch in batches], loader(batches[0]).images.shape
     ([4, 4, 2], torch.Size([4, 3, 32, 32]))
     """
 
@@ -235,8 +239,7 @@ class ResidentFeed(Loader):
 
     def _augmented(self, rows: Tensor, batch: RowBatch, views: Sequence[Augment]) -> ImageBatch:
         pixels = self._pixels[rows]
-        images, *others = (view(pixels, batch.places, batch.epoch) for view in views)
-        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
+        return self._labelled(rows, [view(pixels, batch.places, batch.epoch) for view in views])
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give resident images, these or others, as they are: normalised, on the device."""
@@ -263,15 +266,10 @@ class FileLoader(Loader):
     def __call__(self, batch: tuple[RowBatch, list[list[Tensor]]]) -> ImageBatch:
         """Move the images of a batch to the device and mix them."""
         named, read = batch
-        images = self._on_device(named.rows, read[0])
-        partners = None
-        if named.partners is not None:
-            partners = self._on_device(named.partners, read[1])
+        there = [[view.to(self._device, non_blocking=True) for view in views] for views in read]
+        images = self._labelled(named.rows, there[0])
+        partners = None if named.partners is None else self._labelled(named.partners, there[1])
         return self._mixed(named, images, partners)
-
-    def _on_device(self, rows: Tensor, views: Sequence[Tensor]) -> ImageBatch:
-        images, *others = (view.to(self._device, non_blocking=True) for view in views)
-        return ImageBatch(images, self.labels[rows], second=others[0] if others else None)
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images in files, these or others, as they are: resized, cut and normalised."""
@@ -318,12 +316,10 @@ class _Reader(Dataset[list[list[Tensor]]]):
         read, place, epoch = [], int(self._places[number]), self._epoch
         for rows, views in self._streams:
             image = self._images.image(int(rows[number]))
-            read.append(
-                [
-                    view.clean(image) if epoch is None else view(image, place, epoch)
-                    for view in views
-                ]
-            )
+            if epoch is None:
+                read.append([view.clean(image) for view in views])
+            else:
+                read.append([view(image, place, epoch) for view in views])
         return read
 
 
@@ -337,7 +333,7 @@ def make_loader(
     second: Sequence[str] = (),
     partners: str = "batch",
     backbone: nn.Module | None = None,
-) -> ResidentFeed | FileLoader:
+) -> ResidentLoader | FileLoader:
     """Make the loader that suits images: on the device where they are resident, else by workers.
 
     ``second`` is the augment of the second view, where there is one, and ``partners`` says where
@@ -373,7 +369,7 @@ def make_loader(
     if partners != "batch":
         own = derived_seed(seed, "partners")
         drawn = Partners(make_sampler(partners, images.labels, seed=own), make_views(own))
-    kind = FileLoader if images.pixels is None else ResidentFeed
+    kind = FileLoader if images.pixels is None else ResidentLoader
     return kind(images, views, device, mixing, seed, drawn)
 
 
@@ -391,14 +387,14 @@ def mixing_alphas(settings: RepresentationSettings) -> dict[str, float]:
     return {kind: alpha for kind, alpha in kinds.items() if alpha}
 
 
-def draw_shares(settings: RepresentationSettings, n_steps: int, seed: int) -> Tensor | None:
+def draw_fractions(settings: RepresentationSettings, n_steps: int, seed: int) -> Tensor | None:
     """Draw how much of each image is kept: a number a step, or one for each kind of mixture.
 
     Examples
     --------
     >>> from protail.training import RepresentationSettings
-    >>> from protail.training.batches import draw_shares
-    >>> draw_shares(RepresentationSettings(mixup=0.2, cutmix=1.0), 5, seed=0).shape
+    >>> from protail.training.batches import draw_fractions
+    >>> draw_fractions(RepresentationSettings(mixup=0.2, cutmix=1.0), 5, seed=0).shape
     torch.Size([5, 2])
     """
     series = [
@@ -412,7 +408,7 @@ def draw_shares(settings: RepresentationSettings, n_steps: int, seed: int) -> Te
 
 def mix_views(
     batch: ImageBatch,
-    share: Tensor,
+    fraction: Tensor,
     places: Tensor,
     epoch: int | Tensor,
     *,
@@ -423,9 +419,9 @@ def mix_views(
     """Mix the images of a batch, in both views where there are two. Pure tensor code.
 
     Without ``partners`` they are mixed with one another. A second view meets the same partners
-    with the same share. With "mixup-cutmix" the first view is then always blended and the second
-    pasted, both by mixup's share, so that both hold as much of the partner, up to the border that
-    clips a box.
+    with the same fraction. With "mixup-cutmix" the first view is then always blended and the second
+    pasted, both by mixup's fraction, so that both hold as much of the partner, up to the border
+    that clips a box.
 
     Examples
     --------
@@ -435,9 +431,9 @@ def mix_views(
     >>> views = ImageBatch(
     ...     torch.ones(2, 3, 8, 8), torch.arange(2), second=torch.ones(2, 3, 8, 8)
     ... )
-    >>> share, places = torch.tensor([0.75, 0.1]), torch.arange(2)
-    >>> mixed = mix_views(views, share, places, 0, kind="mixup-cutmix", seed=3)
-    >>> mixed.share, mixed.second_share  # a box of 4 x 4 pixels, inside the image
+    >>> fraction, places = torch.tensor([0.75, 0.1]), torch.arange(2)
+    >>> mixed = mix_views(views, fraction, places, 0, kind="mixup-cutmix", seed=3)
+    >>> mixed.fraction, mixed.second_fraction  # a box of 4 x 4 pixels, inside the image
     (tensor(0.7500), tensor(0.7500))
     """
     where: dict[str, Any] = {"index": places, "epoch": epoch, "seed": seed}
@@ -445,9 +441,9 @@ def mix_views(
     if partners is not None:
         pairs = [(view, partners.labels) for view in (partners.images, partners.second)]
     if batch.second is None:
-        mixed = mix(batch.images, batch.labels, share, kind=kind, partners=pairs[0], **where)
+        mixed = mix(batch.images, batch.labels, fraction, kind=kind, partners=pairs[0], **where)
         return ImageBatch(*mixed)
-    kinds, share = kind.split("-"), share.flatten()[0]
-    mixed = mix(batch.images, batch.labels, share, kind=kinds[0], partners=pairs[0], **where)
-    second = mix(batch.second, batch.labels, share, kind=kinds[-1], partners=pairs[1], **where)
-    return ImageBatch(*mixed, second=second.images, second_share=second.weight)
+    kinds, fraction = kind.split("-"), fraction.flatten()[0]
+    mixed = mix(batch.images, batch.labels, fraction, kind=kinds[0], partners=pairs[0], **where)
+    second = mix(batch.second, batch.labels, fraction, kind=kinds[-1], partners=pairs[1], **where)
+    return ImageBatch(*mixed, second=second.images, second_fraction=second.weight)

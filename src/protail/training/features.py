@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from protail._files import OutputError, new_file
 from protail.data import RowSampler, make_sampler
 from protail.data.images import DataSet, FeatureData, FeatureSet, ImageSet
-from protail.training.batches import CLEAN_BATCH, FileLoader, ResidentFeed, make_loader
-from protail.training.feature_cache import FeatureCache
+from protail.training.batches import CLEAN_BATCH, FileLoader, ResidentLoader, make_loader
 from protail.training.settings import ClassifierSettings, Precision
 
 
@@ -135,6 +139,145 @@ def weights_hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
+class FeatureCache:
+    """Compute features once; the next time they are read, memory-mapped, from a file.
+
+    A file that does not agree with its checksum is reported, and its features are computed again.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where the files lie; None keeps features in memory, as long as the cache lives, and so are
+        those kept that cannot be written.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import FeatureCache
+    >>> cache, cpu = FeatureCache(None), torch.device("cpu")
+    >>> key = {"weights": "a", "data": "b"}
+    >>> cache.get(key, lambda: torch.ones(2, 3), cpu).shape
+    torch.Size([2, 3])
+    >>> cache.get(key, lambda: torch.zeros(0), cpu).sum()  # not computed again
+    tensor(6.)
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._in_memory: dict[str, Tensor] = {}
+        self._has_warned = False
+
+    def get(
+        self, key: Mapping[str, Any], compute: Callable[[], Tensor], device: torch.device
+    ) -> Tensor:
+        """Give the features that a key names.
+
+        Parameters
+        ----------
+        key : mapping
+            Everything the features depend on, in plain values.
+        compute : callable
+            Makes them, where they are not there yet.
+        device : torch.device
+            Where they are wanted.
+
+        Returns
+        -------
+        Tensor, shape (n, n_features)
+            The features.
+        """
+        name = _key_name(key)
+        if name in self._in_memory:
+            return self._in_memory[name].to(device)
+        path = None if self._folder is None else self._folder / f"{name}.safetensors"
+        found = None if path is None else _read_features(path, key)
+        if found is None:
+            found = compute()
+            if path is None or not self._write(path, key, found):
+                self._in_memory[name] = found
+        return found.to(device)
+
+    def _write(self, path: Path, key: Mapping[str, Any], features: Tensor) -> bool:
+        """Write features; where that fails, say so once: they are no reason to lose a run."""
+        stored = features.cpu().contiguous()
+        try:
+            with new_file(path, overwrite=True) as temporary:
+                temporary.write_bytes(save({"features": stored}, _about(key, stored)))
+        except OutputError as error:
+            if not self._has_warned:
+                warnings.warn(f"{error.strerror} It goes on without.", stacklevel=3)
+            self._has_warned = True
+            return False
+        return True
+
+
+class LastStream(FeatureCache):
+    """Keep clean and test features, but of the epochs of augmented images only the last one.
+
+    For images in files, of which an epoch of features takes gigabytes. Heads that learn from the
+    same stream one after the other still share it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import LastStream
+    >>> cache, cpu = LastStream(), torch.device("cpu")
+    >>> first, second = ({"stream": "flip", "epoch": epoch} for epoch in (0, 1))
+    >>> for key in (first, first, second, first):
+    ...     _ = cache.get(key, lambda: print("computed") or torch.ones(2, 3), cpu)
+    computed
+    computed
+    computed
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._last = ""
+
+    def get(
+        self, key: Mapping[str, Any], compute: Callable[[], Tensor], device: torch.device
+    ) -> Tensor:
+        """Give the features that a key names, as `FeatureCache.get` does."""
+        if "epoch" in key and _key_name(key) != self._last:
+            # Before others are computed: there is not room for both.
+            self._in_memory.pop(self._last, None)
+            self._last = _key_name(key)
+        return super().get(key, compute, device)
+
+
+def _key_name(key: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+
+
+def _read_features(path: Path, key: Mapping[str, Any]) -> Tensor | None:
+    """Map features; a file that is damaged is as good as none, and is reported."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            features: Tensor = file.get_tensor("features")
+            if file.metadata() == _about(key, features):
+                return features
+        reason = "it does not agree with its checksum"
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError) as error:
+        reason = f"it cannot be read ({' '.join(str(error).split())})"
+    warnings.warn(f"{path}: {reason}, so these features are computed again.", stacklevel=3)
+    return None
+
+
+def _about(key: Mapping[str, Any], features: Tensor) -> dict[str, str]:
+    """Say what a file holds, with a checksum of every byte of the features."""
+    numbers = features.reshape(-1).view(torch.uint8).numpy().data
+    about = {
+        "key": key,
+        "dtype": str(features.dtype),
+        "shape": list(features.shape),
+        "sha256": hashlib.sha256(numbers).hexdigest(),
+    }
+    # One entry: the library writes several in an order that changes from run to run.
+    return {"protail": json.dumps(about, sort_keys=True)}
+
+
 class FrozenFeatures:
     """Compute features of images under a frozen backbone, in eval mode.
 
@@ -218,17 +361,17 @@ class FrozenFeatures:
         features = self._cache.get(key, lambda: self.of(self._images, precision), self.device)
         return features, torch.from_numpy(self._images.labels).to(self.device)
 
-    def test(self, *, mirrored: bool = False) -> Tensor:
+    def test(self, *, flipped: bool = False) -> Tensor:
         """Give features of the test images as they are, or of their mirror images."""
-        kind = "mirrored" if mirrored else "clean"
+        kind = "mirrored" if flipped else "clean"
         key = {**self._test_key, "stream": kind, "precision": "float32"}
-        compute = partial(self.of, self._data.test, "float32", mirrored=mirrored)
+        compute = partial(self.of, self._data.test, "float32", flipped=flipped)
         return self._cache.get(key, compute, self.device)
 
-    def of(self, images: ImageSet, precision: Precision, *, mirrored: bool = False) -> Tensor:
+    def of(self, images: ImageSet, precision: Precision, *, flipped: bool = False) -> Tensor:
         """Give features of any images as they are, or of their mirror images."""
         clean = self._loader(images).clean(images)
-        batches = (part.flip(3) if mirrored else part for part in clean)
+        batches = (part.flip(3) if flipped else part for part in clean)
         return self._computed(batches, len(images), precision)
 
     def stream(
@@ -257,9 +400,8 @@ class FrozenFeatures:
 
     def _loader(
         self, images: ImageSet, augment: tuple[str, ...] = (), seed: int = 0
-    ) -> ResidentFeed | FileLoader:
-        where: dict[str, Any] = {"device": self.device, "backbone": self.backbone}
-        return make_loader(images, augment, seed=seed, **where)
+    ) -> ResidentLoader | FileLoader:
+        return make_loader(images, augment, seed=seed, device=self.device, backbone=self.backbone)
 
     def _labels(self, sampler: RowSampler, epoch: int, n: int) -> Tensor:
         rows = sampler.epoch_indices(epoch)[:n]
@@ -351,7 +493,7 @@ class GivenFeatures:
     >>> rows = FeatureSet(np.eye(3), [0, 0, 1])
     >>> data = FeatureData("insects", ("ant", "bee"), rows, rows)
     >>> given = GivenFeatures(data, torch.device("cpu"))
-    >>> given.n_features, given.test().shape, given.test(mirrored=True)
+    >>> given.n_features, given.test().shape, given.test(flipped=True)
     (3, torch.Size([3, 3]), None)
     """
 
@@ -376,9 +518,9 @@ class GivenFeatures:
         """Give features and labels of the training images as they are."""
         return self._labelled(self._data.train)
 
-    def test(self, *, mirrored: bool = False) -> Tensor | None:
+    def test(self, *, flipped: bool = False) -> Tensor | None:
         """Give features of the test images, or of their mirror images: None without those."""
-        rows = self._data.mirrored if mirrored else self._data.test.rows
+        rows = self._data.flipped if flipped else self._data.test.rows
         return None if rows is None else torch.from_numpy(rows).to(self.device)
 
     def stream(

@@ -1,42 +1,51 @@
-"""The one training loop, how trainings take turns in it, and what it reports.
+"""The one training loop, what drives it and what paces it.
 
-Whoever trains brings a `Driver` (what one step is and where it runs) and a stream of
-batches. The loop owns everything between the steps: the learning rate of each, the record of the
-losses, the reasons to stop, the report to whoever watches.
+A training has a driver (what one step is and where it runs) and a stream of batches. The
+loop owns everything between the steps: the learning rate of each, the record of the losses, the
+reasons to stop, the report to whoever watches. `PlainDriver` runs on any device, `CapturedDriver`
+replays a step as one CUDA graph.
 """
 
 from __future__ import annotations
 
+import bisect
+import gc
+import math
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Any, Protocol, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed, nn
 
+from protail._messages import not_installed, unknown_name
 from protail._stopping import check_stop, in_steps
-from protail.training.schedules import Schedule, constant
+from protail.options import BelowOne, checked
 
-Batch = TypeVar("Batch", contravariant=True)
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+    from protail.training.settings import ClassifierSettings, RepresentationSettings
+
+Batch = TypeVar("Batch")
+TupleBatch = TypeVar("TupleBatch", bound=tuple[Any, ...])
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
 """A training that hands over after every step, and returns what it came to."""
+# Maps the fraction of the training that is done, from 0 up to 1, to a factor on the base rate.
+Schedule = Callable[[float], float]
 
 # Multiplications of a step below which one thread is as fast as many. Starting the others costs
 # what they save, and where another program keeps a core busy they wait for each other.
 _WORTH_MORE_THREADS = 2**26
-
-
-class Driver(Protocol[Batch]):
-    """What a step is: take a batch, move the parameters, say the loss."""
-
-    def set_rate(self, factor: float) -> None:
-        """Multiply every base learning rate by ``factor`` for the steps to come."""
-
-    def advance(self, batch: Batch) -> Tensor:
-        """Take one step; return its loss, detached, wherever it lies."""
+# Eager steps before a capture: cuDNN chooses its kernels, compilers compile.
+_WARM_UP_STEPS = 3
+# The other processes wait while the first one evaluates and learns stage 2, longer than the half
+# hour after which torch would end them.
+_PATIENCE = timedelta(days=7)
 
 
 class DivergenceError(RuntimeError):
@@ -86,12 +95,291 @@ Watcher = Callable[[int, float], None]
 """Told the steps taken and the loss at every record."""
 
 
-def train(driver: Driver[Batch], stream: Iterable[Batch], n_steps: int, **options: Any) -> History:
+def constant(done: float) -> float:
+    """Keep the base learning rate.
+
+    Examples
+    --------
+    >>> from protail.training import constant
+    >>> constant(0.5)
+    1.0
+    """
+    return 1.0
+
+
+def cosine(done: float) -> float:
+    """Fall from the base learning rate to 0 along half a cosine.
+
+    Parameters
+    ----------
+    done : float
+        Fraction of the training that is done, from 0 up to 1.
+
+    Returns
+    -------
+    float
+        Factor on the base learning rate.
+
+    Examples
+    --------
+    >>> from protail.training import cosine
+    >>> cosine(0.0), round(cosine(0.5), 12), cosine(1.0)
+    (1.0, 0.5, 0.0)
+    """
+    return 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def steps(drops: Sequence[tuple[float, float]]) -> Schedule:
+    """Make a schedule that changes at given fractions of the training.
+
+    Parameters
+    ----------
+    drops : sequence of (float, float)
+        From which fraction of the training on, which factor on the base learning rate; in order.
+
+    Returns
+    -------
+    callable
+        1 before the first of them.
+
+    Examples
+    --------
+    >>> from protail.training import steps
+    >>> schedule = steps([(0.8, 0.01), (0.9, 0.0001)])
+    >>> schedule(0.5), schedule(0.8), schedule(0.95)
+    (1.0, 0.01, 0.0001)
+    """
+    places = [place for place, _ in drops]
+    if places != sorted(places) or not all(0 < place <= 1 for place in places):
+        raise ValueError(
+            f"drops={list(drops)!r}; expected fractions of the training above 0, in order."
+        )
+    factors = [1.0, *(factor for _, factor in drops)]
+    return lambda done: factors[bisect.bisect_right(places, done)]
+
+
+@checked
+def warm_up(schedule: Schedule, part: BelowOne) -> Schedule:
+    """Let the learning rate rise along a line over the first part of a training.
+
+    Parameters
+    ----------
+    schedule : callable
+        What follows.
+    part : float
+        How long the rise takes, as a fraction of the training.
+
+    Returns
+    -------
+    callable
+        The schedule with a rise before it; for a part of 0 the schedule itself.
+
+    Examples
+    --------
+    >>> from protail.training import constant, warm_up
+    >>> schedule = warm_up(constant, 0.1)
+    >>> schedule(0.0), schedule(0.05), schedule(0.5)
+    (0.0, 0.5, 1.0)
+    """
+    if part == 0:
+        return schedule
+    return lambda done: min(1.0, done / part) * schedule(done)
+
+
+def make_schedule(
+    settings: RepresentationSettings | ClassifierSettings, n_epochs: float
+) -> Schedule:
+    """Make the schedule that settings name, for a stage of so many epochs.
+
+    Examples
+    --------
+    >>> from protail.training import RepresentationSettings
+    >>> from protail.training.loop import make_schedule
+    >>> risen = make_schedule(RepresentationSettings(warm_up_epochs=5.0), 100)
+    >>> risen(0.0), risen(0.05) > 0.99
+    (0.0, True)
+    """
+    shapes = {"cosine": cosine, "constant": constant, "steps": steps(settings.drops)}
+    if settings.schedule not in shapes:
+        raise ValueError(unknown_name("schedule", settings.schedule, shapes))
+    # A limit on the steps may end a stage before its learning rate has risen.
+    rise = min(settings.warm_up_epochs / max(n_epochs, 1e-9), 1 - 1e-9)
+    return warm_up(shapes[settings.schedule], rise)
+
+
+class PlainDriver(Generic[Batch]):
+    """Take a step with autograd and a torch optimiser: loss, gradient, update.
+
+    Parameters
+    ----------
+    loss : callable
+        Maps a batch to a number with a gradient.
+    optimizer : torch.optim.Optimizer
+        Moves the parameters; its learning rates at this moment are the base rates.
+    after_step : callable, optional
+        Called after each step, for instance to project the parameters.
+    backward : callable, default=torch.Tensor.backward
+        Computes the gradients of a loss; that of a `lightning.fabric.Fabric` averages them over all
+        processes, for an optimiser and a module that its ``setup`` gave.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import PlainDriver
+    >>> place = torch.nn.Parameter(torch.tensor(0.0))
+    >>> driver = PlainDriver(lambda goal: (place - goal) ** 2, torch.optim.SGD([place], lr=0.5))
+    >>> driver.advance(3.0), place.item()
+    (tensor(9.), 3.0)
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Batch], Tensor],
+        optimizer: torch.optim.Optimizer,
+        after_step: Callable[[], None] | None = None,
+        backward: Callable[[Tensor], Any] = torch.Tensor.backward,
+    ) -> None:
+        self._loss, self._optimizer = loss, optimizer
+        self._after_step, self._backward = after_step, backward
+        self._base_rates = [group["lr"] for group in optimizer.param_groups]
+
+    def set_rate(self, factor: float) -> None:
+        """Multiply every base learning rate by ``factor`` for the steps to come."""
+        for group, base in zip(self._optimizer.param_groups, self._base_rates, strict=True):
+            group["lr"] = base * factor
+
+    def advance(self, batch: Batch) -> Tensor:
+        """Take one step and return the loss before it, detached."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(batch)
+        self._backward(loss)
+        self._optimizer.step()
+        if self._after_step is not None:
+            self._after_step()
+        return loss.detach()
+
+
+class CapturedDriver(PlainDriver[TupleBatch]):
+    """Take a step by replaying a CUDA graph of it.
+
+    A step of a small network is hundreds of kernels that take less time to run than to launch.
+    Captured once for each batch size, they are launched together. What a step reads must stay
+    where it is: parameters and buffers change in place, learning rates are tensors on the device.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Whose parameters and buffers a step may change.
+    loss : callable
+        Maps a batch, a tuple of tensors, to a number with a gradient; pure tensor code on the
+        device.
+    optimizer : torch.optim.Optimizer
+        Moves the parameters; its learning rates at this moment are the base rates. SGD with
+        ``fused=True`` can be captured.
+    after_step : callable, optional
+        Captured behind each step, for instance to project the parameters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import CapturedDriver
+    >>> model = torch.nn.Linear(2, 1, device="cuda")  # doctest: +SKIP
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)  # doctest: +SKIP
+    >>> driver = CapturedDriver(model, lambda b: model(b[0]).sum(), optimizer)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[TupleBatch], Tensor],
+        optimizer: torch.optim.Optimizer,
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(loss, optimizer, after_step)
+        self._module = module
+        device = next(p for group in optimizer.param_groups for p in group["params"]).device
+        rates = [float(rate) for rate in self._base_rates]
+        # In double, as other drivers multiply them, and all in one tensor: one kernel sets them.
+        self._base_tensor = torch.tensor(rates, device=device, dtype=torch.float64)
+        self._rates = self._base_tensor.float()
+        for place, group in enumerate(optimizer.param_groups):
+            group["lr"] = self._rates[place]
+        self._last_loss = torch.zeros((), device=device)
+        # By the shapes of the batch: the graph, and the tensors that it reads.
+        self._graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def set_rate(self, factor: float) -> None:
+        """Multiply every base learning rate by ``factor`` for the steps to come."""
+        torch.mul(self._base_tensor, factor, out=self._rates)
+
+    def advance(self, batch: TupleBatch) -> Tensor:
+        """Take one step and return the loss before it; the next step overwrites it.
+
+        The first batch of every combination of shapes is captured.
+        """
+        shapes = tuple(None if part is None else part.shape for part in batch)
+        if shapes not in self._graphs:
+            self._graphs[shapes] = self._capture(batch)
+        graph, inputs = self._graphs[shapes]
+        for own, part in zip(inputs, batch, strict=True):
+            if own is not None:
+                own.copy_(part)
+        graph.replay()
+        return self._last_loss
+
+    def _capture(self, batch: TupleBatch) -> tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]:
+        inputs: tuple[Any, ...] = tuple(None if part is None else part.clone() for part in batch)
+        make: Any = type(batch)
+        own = make(*inputs) if hasattr(batch, "_fields") else inputs
+        # Only the first batch size is worth compiling for; the last, smaller batch of an epoch
+        # comes once in hundreds of steps.
+        stance: Literal["force_eager", "default"] = "force_eager" if self._graphs else "default"
+        stream = torch.cuda.current_stream()
+        aside = stream if stream != torch.cuda.default_stream() else torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(stream)
+        with torch.compiler.set_stance(stance), torch.cuda.stream(aside):
+            with self._everything_restored():
+                for _ in range(_WARM_UP_STEPS):
+                    self._step(own)
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"
+            ):
+                self._step(own)
+        stream.wait_stream(aside)
+        return graph, inputs
+
+    def _step(self, batch: Any) -> None:
+        self._last_loss.copy_(super().advance(batch))
+
+    @contextmanager
+    def _everything_restored(self) -> Iterator[None]:
+        """Undo what happens inside to parameters, buffers and momentum."""
+        before = {id(t): t.detach().clone() for t in self._changing()}
+        yield
+        with torch.no_grad():
+            for tensor in self._changing():
+                saved = before.get(id(tensor))
+                # What was not there before, the momentum, starts at zero.
+                tensor.zero_() if saved is None else tensor.copy_(saved)
+
+    def _changing(self) -> Iterator[Tensor]:
+        yield from self._module.parameters()
+        yield from self._module.buffers()
+        for state in self._optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def train(
+    driver: PlainDriver[Batch], stream: Iterable[Batch], n_steps: int, **options: Any
+) -> History:
     """Take steps until they are done, the stream ends or the stop rule says so.
 
     Parameters
     ----------
-    driver : Driver
+    driver : PlainDriver
         Takes the steps.
     stream : iterable
         Its batches.
@@ -122,7 +410,7 @@ def train(driver: Driver[Batch], stream: Iterable[Batch], n_steps: int, **option
 
 
 def training_steps(
-    driver: Driver[Batch],
+    driver: PlainDriver[Batch],
     stream: Iterable[Batch],
     n_steps: int,
     *,
@@ -273,7 +561,7 @@ def diverged(history: History) -> bool:
     >>> diverged(History([1, 2], [0.5, float("nan")]))
     True
     """
-    return not isfinite(history.losses[-1])
+    return not math.isfinite(history.losses[-1])
 
 
 @contextmanager
@@ -353,3 +641,64 @@ def flushed_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(were_flushed)
+
+
+def launch_fabric(device: torch.device) -> Fabric:
+    """Join the processes that torchrun started; alone where it started none.
+
+    Parameters
+    ----------
+    device : torch.device
+        The kind of device to train on.
+
+    Returns
+    -------
+    lightning.fabric.Fabric
+        Knows this process's device and the others.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import launch_fabric
+    >>> launch_fabric(torch.device("cpu")).world_size
+    1
+    """
+    try:
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies.ddp import DDPStrategy
+    except ImportError as error:
+        raise ImportError(not_installed("the fabric driver", "lightning", "train")) from error
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    everywhere = int(os.environ.get("WORLD_SIZE", "1"))
+    strategy = DDPStrategy(timeout=_PATIENCE) if everywhere > 1 else "auto"
+    fabric = Fabric(
+        accelerator=device.type, strategy=strategy, devices=here, num_nodes=everywhere // here
+    )
+    fabric.launch()
+    return fabric
+
+
+@contextmanager
+def leave_group_at_end() -> Iterator[None]:
+    """End the group of processes that was joined within, after all of them did their work.
+
+    Lightning ends groups of NCCL only. Threads of Gloo that are still there while Python ends
+    may abort a process that has done all it should. After a failure nothing is ended: the others
+    may never come to the same place.
+
+    Examples
+    --------
+    >>> from protail.training import leave_group_at_end
+    >>> with leave_group_at_end():
+    ...     pass  # launch_fabric, train
+    """
+    if not distributed.is_available() or distributed.is_initialized():
+        yield
+        return
+    # Imported later, it would take the group as default arguments and never let go of it.
+    import torch.distributed.nn.functional  # noqa: F401
+
+    yield
+    if distributed.is_initialized():
+        gc.collect()  # modules that were trained together hold the group, some in cycles
+        distributed.destroy_process_group()

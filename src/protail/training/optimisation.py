@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from protail.options import BelowOne, NonNegative, Positive, Range, checked
 
 # Where the gradient is zero, it has no direction.
 _SMALLEST = 1e-12
@@ -43,22 +46,25 @@ class MaxNorm:
     tensor([0.5000, 0.5000])
     """
 
-    def __init__(self, weight: Tensor, part: float = 0.1, *, radius: float | None = None) -> None:
-        if radius is not None and not radius > 0:
-            raise ValueError(f"radius={radius!r}; expected a number above 0.")
-        if not part >= 0:
-            raise ValueError(f"part={part!r}; expected a number from 0 on, as in 0.1.")
+    @checked
+    def __init__(
+        self,
+        weight: Tensor,
+        part: Annotated[float, Range(closed="both")] = 0.1,
+        *,
+        radius: Positive | None = None,
+    ) -> None:
         self._weight = weight
+        if part == inf and radius is None:
+            radius = inf  # where all rows have one length, inf * 0 would be NaN
         lengths = torch.linalg.vector_norm(weight.detach(), dim=1)
         low, high = lengths.min(), lengths.max()
-        if radius is not None or part == float("inf"):
-            self.radius = torch.full_like(low, part if radius is None else radius)
-        else:
-            self.radius = low + part * (high - low)
+        self.radius = low + part * (high - low) if radius is None else torch.full_like(low, radius)
 
     @torch.no_grad()
     def __call__(self) -> None:
         """Shorten the rows that are too long."""
+        # Not torch.renorm: it adds 1e-7 to the lengths, so rows of the radius itself would shrink.
         lengths = torch.linalg.vector_norm(self._weight, dim=1, keepdim=True)
         self._weight.mul_((self.radius / lengths.clamp(min=1e-30)).clamp(max=1.0))
 
@@ -114,9 +120,10 @@ class SharpnessAware:
     1.5
     """
 
-    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, radius: float) -> None:
-        if not 0 <= radius < float("inf"):
-            raise ValueError(f"radius={radius!r}; expected a number from 0 on, as in 0.05.")
+    @checked
+    def __init__(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, radius: NonNegative
+    ) -> None:
         self._radius = radius
         groups = optimizer.param_groups
         self._parameters: list[Tensor] = [each for group in groups for each in group["params"]]
@@ -185,7 +192,7 @@ class MovingAverage(nn.Module):
 
     Its tensors change in place and only by tensor code, so a CUDA graph can hold `update`. The
     statistics of batch norms are averaged too, which is near enough while training; in the end
-    `count_anew` computes those of the averaged weights. Other buffers are copied.
+    `recompute_batch_norms` computes those of the averaged weights. Other buffers are copied.
 
     Parameters
     ----------
@@ -214,10 +221,9 @@ class MovingAverage(nn.Module):
 
     # Not torch's AveragedModel: its first update copies the weights, and it reads a counter on
     # the host, which a CUDA graph cannot hold.
-    def __init__(self, module: nn.Module, decay: float) -> None:
+    @checked
+    def __init__(self, module: nn.Module, decay: BelowOne) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay={decay!r}; expected 0 <= decay < 1, as in 0.999.")
         self.decay = decay
         self.average = copy.deepcopy(module).requires_grad_(False)
         pairs: list[tuple[Tensor, Tensor]] = list(
@@ -240,11 +246,11 @@ class MovingAverage(nn.Module):
             own.copy_(other)
 
     @torch.no_grad()
-    def count_anew(
+    def recompute_batch_norms(
         self,
         batches: Iterable[Any],
         forward: Callable[[Any], object],
-        shared: Callable[[Tensor], Tensor] = lambda mean: mean,
+        shared: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Compute the statistics of the average's batch norms again, from batches.
 
@@ -262,7 +268,7 @@ class MovingAverage(nn.Module):
         >>> import torch
         >>> from protail.training import MovingAverage
         >>> average = MovingAverage(torch.nn.BatchNorm1d(1), decay=0.75)
-        >>> average.count_anew([torch.tensor([[1.0], [2.0]])], average.average)
+        >>> average.recompute_batch_norms([torch.tensor([[1.0], [2.0]])], average.average)
         >>> average.average.running_mean, average.average.running_var
         (tensor([1.5000]), tensor([0.5000]))
         """
@@ -283,8 +289,8 @@ class MovingAverage(nn.Module):
             self.average.eval()
             for norm, momentum in zip(norms, before, strict=True):
                 norm.momentum = momentum
-        for norm in norms:
-            for each in _statistics(norm):
+        if shared is not None:
+            for each in [each for norm in norms for each in _statistics(norm)]:
                 each.copy_(shared(each))
 
 

@@ -174,3 +174,13 @@ class ClassifierSettings:
     augment: tuple[str, ...] = ("crop", "flip", "autoaugment", "cutout")
     precision: Precision = "bfloat16"
     batch_norm: Literal["eval", "published"] = "eval"
+
+
+def check_experts(settings: RepresentationSettings, there: int | None, wanted: int | None) -> None:
+    """Raise unless a head for experts meets a backbone that has as many."""
+    if wanted is not None and wanted != there:
+        has = "none" if there is None else there
+        raise ValueError(
+            f"head {settings.head!r} is for {wanted} experts, and backbone {settings.backbone!r} "
+            f"has {has}; expected as many, as in 'resnet32-{wanted}-experts'."
+        )

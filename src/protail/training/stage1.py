@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,22 +17,22 @@ from protail.losses import make_loss
 from protail.methods import METHODS, ImageBatch, Method, make_method
 from protail.models.backbones import check_images, make_backbone
 from protail.models.heads import make_head
-from protail.training.batches import derived_seed, draw_shares, make_loader, mixing_alphas
-from protail.training.drivers import CapturedDriver, FabricDriver, PlainDriver
+from protail.training.batches import derived_seed, draw_fractions, make_loader, mixing_alphas
 from protail.training.features import FrozenFeatures, autocast, for_network
 from protail.training.loop import (
+    CapturedDriver,
     DivergenceError,
-    Driver,
     Epoch,
     History,
+    PlainDriver,
     Result,
     Steps,
     diverged,
+    make_schedule,
     training_steps,
 )
 from protail.training.optimisation import MovingAverage, SharpnessAware, head_constraint
-from protail.training.schedules import make_schedule
-from protail.training.settings import RepresentationSettings
+from protail.training.settings import RepresentationSettings, check_experts
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -116,7 +117,7 @@ class RepresentationTraining:
             world_size=world_size,
             **settings.sampler_options,
         )
-        self.feed = make_loader(
+        self.loader = make_loader(
             data.train,
             settings.augment,
             seed=self._stream_seed,
@@ -142,6 +143,7 @@ class RepresentationTraining:
         self._driver = self._make_driver()
         self.steps_an_epoch = -(-len(self._sampler) // self._batch_size)
         self.n_steps = settings.epochs * self.steps_an_epoch
+        self.epochs_before = self.steps_before = 0  # those of earlier phases
 
     def _check_settings(self, world_size: int) -> None:
         settings, stage = self.settings, self._stage
@@ -164,7 +166,7 @@ class RepresentationTraining:
 
     def _checked_image_size(self) -> tuple[int, int]:
         """Raise before training what a network would raise in the middle of it."""
-        height, width = next(self.feed.clean(self._data.train.subset([0]))).shape[2:]
+        height, width = next(self.loader.clean(self._data.train.subset([0]))).shape[2:]
         alone = self.settings.epochs > 0 and len(self._sampler) % self._batch_size == 1
         if alone and self.settings.second_view:
             raise ValueError(
@@ -175,13 +177,13 @@ class RepresentationTraining:
         check_images(self.method.backbone, (height, width), alone=alone)
         return height, width
 
-    def _make_driver(self) -> Driver[Any]:
-        if self._fabric is not None:
-            self._forward, optimizer = self._fabric.setup(self.method, self.optimizer)
-            return FabricDriver(self._fabric, self._loss, optimizer, self._after_step)
+    def _make_driver(self) -> PlainDriver[Any]:
         if self._captured:
             return CapturedDriver(self.state, self._loss, self.optimizer, self._after_step)
-        return PlainDriver(self._loss, self.optimizer, self._after_step)
+        if self._fabric is None:
+            return PlainDriver(self._loss, self.optimizer, self._after_step)
+        self._forward, optimizer = self._fabric.setup(self.method, self.optimizer)
+        return PlainDriver(self._loss, optimizer, self._after_step, self._fabric.backward)
 
     @property
     def evaluated(self) -> Method:
@@ -216,43 +218,37 @@ class RepresentationTraining:
         Method
             What is to be evaluated.
         """
-        advice = f"Lower {self._stage}.lr or raise {self._stage}.warm_up_epochs."
         self.method.train()
         for epoch in range(first_epoch, self.settings.epochs):
             self._begin_epoch(epoch)
             history = yield from self._epoch_steps(epoch)
             if diverged(history):
-                raise DivergenceError(
-                    f"the loss of epoch {epoch} is {history.losses[-1]}; expected a finite one. "
-                    f"{advice}"
-                )
+                raise self._diverged(f"the loss of epoch {epoch} is {history.losses[-1]}")
             if after_epoch is not None:
-                after_epoch(Epoch(epoch, history.steps[-1], history.losses[-1]))
+                number, step = self.epochs_before + epoch, self.steps_before + history.steps[-1]
+                after_epoch(Epoch(number, step, history.losses[-1]))
         # No loss tells any more where the last step went wrong.
         for name, parameter in self.method.named_parameters():
             if not parameter.isfinite().all():
-                raise DivergenceError(
-                    f"{name} is not finite after the last step; expected finite numbers. {advice}"
-                )
+                raise self._diverged(f"{name} is not finite after the last step")
         if self.average is not None and self.settings.epochs:
             # The averaged weights have other statistics of batch norms than the last ones.
-            batches = self._batches(self.settings.epochs - 1)
-            self.average.count_anew(batches, self._show_average, self._mean_of_processes)
+            batches = map(self._images, self._batches(self.settings.epochs - 1))
+            mean = self._fabric and partial(self._fabric.all_reduce, reduce_op="mean")
+            with autocast(self.device, self.settings.precision):
+                self.average.recompute_batch_norms(batches, self.evaluated, mean)
         return self.evaluated
 
-    def _show_average(self, batch: Any) -> None:
-        with autocast(self.device, self.settings.precision):
-            self.evaluated(self._images(batch))
-
-    def _mean_of_processes(self, own: Tensor) -> Tensor:
-        return own if self._fabric is None else self._fabric.all_reduce(own, reduce_op="mean")
+    def _diverged(self, what: str) -> DivergenceError:
+        advice = f"Lower {self._stage}.lr or raise {self._stage}.warm_up_epochs."
+        return DivergenceError(f"{what}; expected finite numbers. {advice}")
 
     def _begin_epoch(self, epoch: int) -> None:
         self.method.on_epoch(epoch)
         if self.method.wants_features:
             frozen = FrozenFeatures(self.method.backbone, self._data, self.device)
             features = frozen.of(self._data.train, self.settings.precision)
-            self.method.on_features(features, self.feed.labels)
+            self.method.on_features(features, self.loader.labels)
 
     def _epoch_steps(self, epoch: int) -> Steps[History]:
         steps = training_steps(
@@ -272,14 +268,14 @@ class RepresentationTraining:
         return steps
 
     def _batches(self, epoch: int) -> Iterator[Any]:
-        shares = draw_shares(self.settings, self.n_steps, self._stream_seed)
-        if shares is not None:
+        fractions = draw_fractions(self.settings, self.n_steps, self._stream_seed)
+        if fractions is not None:
             begin = epoch * self.steps_an_epoch
-            shares = shares[begin : begin + self.steps_an_epoch].to(self.device)
-        return self.feed.batches(self._sampler, self._batch_size, epoch, shares=shares)
+            fractions = fractions[begin : begin + self.steps_an_epoch].to(self.device)
+        return self.loader.batches(self._sampler, self._batch_size, epoch, fractions=fractions)
 
     def _images(self, batch: Any) -> ImageBatch:
-        images = self.feed(batch)
+        images = self.loader(batch)
         second = None if images.second is None else for_network(images.second)
         return images._replace(images=for_network(images.images), second=second)
 
@@ -348,30 +344,21 @@ def stage1_steps(
     for name, settings in phases.items():
         n_done = max(0, done - epochs_before)
         training = RepresentationTraining(settings, data, start=method, stage=name, **options)
-        tell = None
+        training.epochs_before, training.steps_before = epochs_before, steps_before
         # What an earlier phase has learned is part of a later one that was begun.
         if n_done <= settings.epochs or name == last:
             if n_done and restore is not None:
                 restore(training)
-            tell = _counted_on(training, epochs_before, steps_before, after_epoch)
+            tell = after_epoch and partial(after_epoch, training)
             method = yield from training.steps(n_done, tell)
+            del tell
         epochs_before += settings.epochs
         steps_before += training.n_steps
         # A training and its driver know each other: only this frees what they hold on a GPU.
-        del training, tell
+        del training
         gc.collect()
     assert method is not None
     return method
-
-
-def _counted_on(
-    training: RepresentationTraining, epochs: int, steps: int, after_epoch: AfterEpoch | None
-) -> Callable[[Epoch], None] | None:
-    if after_epoch is None:
-        return None
-    return lambda epoch: after_epoch(
-        training, Epoch(epoch.number + epochs, epoch.step + steps, epoch.loss)
-    )
 
 
 def build_method(
@@ -424,16 +411,6 @@ def _load_teacher(method: Method, start: Method) -> None:
         own.load_state_dict(trained.state_dict())
 
 
-def check_experts(settings: RepresentationSettings, there: int | None, wanted: int | None) -> None:
-    """Raise unless a head for experts meets a backbone that has as many."""
-    if wanted is not None and wanted != there:
-        has = "none" if there is None else there
-        raise ValueError(
-            f"head {settings.head!r} is for {wanted} experts, and backbone {settings.backbone!r} "
-            f"has {has}; expected as many, as in 'resnet32-{wanted}-experts'."
-        )
-
-
 def _generators(device: torch.device) -> list[torch.Generator]:
     """Give torch's generator of the CPU and, where a training is on a GPU, that of the GPU."""
     if device.type != "cuda":
@@ -445,22 +422,15 @@ def _generators(device: torch.device) -> list[torch.Generator]:
 def _with_own_generators(steps: Steps[Result], seed: int, device: torch.device) -> Steps[Result]:
     """Let torch's generators be seeded for these steps, and as they were for everybody else."""
     generators = _generators(device)
-    for_steps: list[Tensor] = []
+    own = [torch.Generator(each.device).manual_seed(seed).get_state() for each in generators]
     while True:
-        before = [generator.get_state() for generator in generators]
-        for number, generator in enumerate(generators):
-            if for_steps:
-                generator.set_state(for_steps[number])
-            else:
-                # Not torch.manual_seed: it seeds every device there is, and those stay seeded.
-                generator.manual_seed(seed)
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        finally:
-            for_steps = [generator.get_state() for generator in generators]
-            for generator, state in zip(generators, before, strict=True):
+        with torch.random.fork_rng(devices=[each.device for each in generators[1:]]):
+            for generator, state in zip(generators, own, strict=True):
                 generator.set_state(state)
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            own = [generator.get_state() for generator in generators]
         yield

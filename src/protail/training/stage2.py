@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,11 +12,16 @@ from torch import Tensor, nn
 
 from protail.losses import begin_epoch, make_loss
 from protail.models.heads import class_means, make_head
-from protail.training.drivers import CapturedDriver, PlainDriver
 from protail.training.features import Features, Stream, stage_steps
-from protail.training.loop import DivergenceError, Driver, threads_for, train
-from protail.training.optimisation import MaxNorm, head_constraint
-from protail.training.schedules import make_schedule
+from protail.training.loop import (
+    CapturedDriver,
+    DivergenceError,
+    PlainDriver,
+    make_schedule,
+    threads_for,
+    train,
+)
+from protail.training.optimisation import head_constraint
 from protail.training.settings import ClassifierSettings
 
 # What heads must have in common, beside the stream, to learn in the same steps.
@@ -187,19 +193,11 @@ def _learn_group(
         for name, one in settings.items()
     }
     group = HeadGroup(heads, losses).train()
-    limits: dict[str, list[MaxNorm]] = {"step": [], "epoch": []}
-    for name, one in settings.items():
-        limit = head_constraint(heads[name], one.max_norm, one.max_norm_part)
-        if limit is not None:
-            limits[one.max_norm_every].append(limit)
-
-    def after_step() -> None:
-        for limit in limits["step"]:
-            limit()
-
+    shorten = _row_limits(settings, heads)
+    after_step = partial(shorten, "step")
     fused = frozen.device.type == "cuda"
     optimizer = torch.optim.SGD(_parameter_groups(settings, heads), lr=1.0, fused=fused)
-    steps: Driver[FeatureBatch] = (
+    steps = (
         CapturedDriver(group, group, optimizer, after_step)
         if driver == "captured"
         else PlainDriver(group, optimizer, after_step)
@@ -225,12 +223,28 @@ def _learn_group(
             )
         if not any(group.are_finite()):
             return {}
-        for limit in limits["epoch"]:
-            limit()
+        shorten("epoch")
         del features, labels  # there may not be room for those of two epochs
     group.eval()
     finite = zip(heads.items(), group.are_finite(), strict=True)
     return {name: head for (name, head), is_finite in finite if is_finite}
+
+
+def _row_limits(
+    settings: Mapping[str, ClassifierSettings], heads: Mapping[str, nn.Module]
+) -> Callable[[str], None]:
+    """Give what makes rows shorter that are too long, told whether a step or an epoch has ended."""
+    limits = [
+        (one.max_norm_every, head_constraint(heads[name], one.max_norm, one.max_norm_part))
+        for name, one in settings.items()
+    ]
+
+    def shorten(ended: str) -> None:
+        for every, limit in limits:
+            if limit is not None and every == ended:
+                limit()
+
+    return shorten
 
 
 def _parameter_groups(
@@ -238,12 +252,11 @@ def _parameter_groups(
 ) -> list[dict[str, Any]]:
     groups = []
     for name, one in settings.items():
-        how = {"momentum": one.momentum, "nesterov": one.nesterov}
-        temperatures = [id(each) for each in getattr(heads[name], "temperatures", ())]
+        temperatures = {id(each) for each in getattr(heads[name], "temperatures", ())}
         for parameter in heads[name].parameters():
+            lr, decay = one.lr, one.weight_decay
             if id(parameter) in temperatures:
-                own = {"lr": one.temperature_lr, "weight_decay": one.temperature_weight_decay}
-            else:
-                own = {"lr": one.lr, "weight_decay": one.weight_decay}
-            groups.append({"params": [parameter], **own, **how})
+                lr, decay = one.temperature_lr, one.temperature_weight_decay
+            own = {"params": [parameter], "lr": lr, "weight_decay": decay}
+            groups.append({**own, "momentum": one.momentum, "nesterov": one.nesterov})
     return groups

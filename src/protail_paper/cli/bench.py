@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protail._messages import counted, unknown_name
-from protail.cli import _completion as completion
-from protail.cli.command import Debug, Device, Json, Voice
-from protail.cli.command import command as _command
-from protail.cli.data import DataRoot, Lists
-from protail.cli.recipes import Set, read_changes
-from protail.cli.search import read_seconds
+from protail.cli import options as opt
+from protail.cli.command import Voice, command, make_app
+from protail.cli.progress import in_words
+from protail.utils import counted, unknown_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,10 +25,11 @@ if TYPE_CHECKING:
     from protail_paper.wanted import Cell, Draw
 
 # What a shell offers: written down here, for pressing a key must not take long.
-_WORDS = (
-    *("table1", "table2", "table8", "questions", "table3", "table4", "table9", "table5", "table6"),
-    *("status", "write", "figures", "errata", "take"),
+TABLE_NAMES = (
+    *("table1", "table2", "table8", "questions", "table3", "table4", "table9"),
+    *("table5", "table6"),
 )
+BACKBONES = ("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50")
 What = Annotated[
     list[str],
     typer.Argument(
@@ -41,7 +39,7 @@ What = Annotated[
         "strong-..., as status names them, on images held back); or status, write (the "
         "pages), figures, errata [DATASET], take FOLDER (of cells).",
         show_default=False,
-        autocompletion=completion.one_of(*_WORDS),
+        autocompletion=opt.one_of(*TABLE_NAMES, "status", "write", "figures", "errata", "take"),
     ),
 ]
 Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
@@ -51,7 +49,7 @@ Backbones = Annotated[
         "--backbone",
         metavar="NAME",
         help="As in ResNet-34; by default all of a table.",
-        autocompletion=completion.one_of("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50"),
+        autocompletion=opt.one_of(*BACKBONES),
     ),
 ]
 Only = Annotated[
@@ -61,10 +59,10 @@ Only = Annotated[
         help="Only trainings whose names, as status --json lists them, are like '*, seed 0'.",
     ),
 ]
-Draws = Annotated[
+Subsets = Annotated[
     list[Path] | None,
     typer.Option(
-        "--draw", metavar="FILE", help="An exported draw to take images from; can be repeated."
+        "--subset", metavar="FILE", help="Exported subset to take images from; can be repeated."
     ),
 ]
 Budget = Annotated[str | None, typer.Option(metavar="TIME", help="As in 90s, 9m or 1.5h.")]
@@ -83,24 +81,23 @@ Features = Annotated[
 Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Compile networks on a GPU.")]
 
 
-@_command
+@command
 def bench(
+    voice: Voice,
     what: What,
     results: Results = Path("results"),
     backbone: Backbones = None,
     only: Only = None,
-    draw: Draws = None,
-    data_root: DataRoot = None,
-    lists: Lists = None,
+    subset: Subsets = None,
+    data_root: opt.DataRoot = None,
+    lists: opt.Lists = None,
     budget: Budget = None,
     at_once: AtOnce = None,
     weights: Weights = None,
     features: Features = None,
-    changes: Set = None,
-    device: Device = "auto",
+    changes: opt.Set = None,
+    device: opt.Device = "auto",
     compiled: Compile = True,
-    as_json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Run the missing cells of tables, or say what is there.
 
@@ -109,7 +106,6 @@ def bench(
     """
     from protail_paper.cells import Cells
 
-    voice = Voice(as_json)
     cells = Cells(results / "cells")
     first, *others = what
     if first == "take":
@@ -123,10 +119,10 @@ def bench(
     elif first == "status":
         _status(voice, cells, others, backbone, only)
     else:
-        images = Images(draw or [], data_root, lists)
+        images = Images(subset or [], data_root, lists)
         wanted = _wanted(what, backbone, only, changes)
         options = {
-            "budget": None if budget is None else read_seconds(budget),
+            "budget": opt.read_seconds(budget),
             "at_once": at_once,
             "weights": weights,
             "known": _known(changes),
@@ -150,15 +146,15 @@ class Images:
         for file in files:
             if not file.is_file():
                 raise ValueError(
-                    f"--draw {file}: there is no such file; expected an exported draw."
+                    f"--subset {file}: there is no such file; expected an exported subset."
                 )
         self._files, self._root, self._lists = files, root, lists
         self._found: dict[Draw, DataSet] = {}
 
     def __call__(self, draw: Draw) -> DataSet:
         """Give the images of a subset."""
-        from protail.cli._dataset_options import hold_out
-        from protail.experiments import aside_data
+        from protail.data.images import require_images
+        from protail.experiments import held_out_data, validation_data
 
         # What is in a folder is the same whatever it is taken for.
         draw = replace(draw, miniature=0)
@@ -166,11 +162,12 @@ class Images:
             if draw.aside_from:
                 narrow = replace(draw, aside_from=0.0)
                 wide = replace(narrow, imbalance=draw.aside_from)
-                data = aside_data(self(wide), self(narrow))
+                data = validation_data(self(wide), self(narrow))
             else:
                 data = self._drawn(draw) if draw.imbalance else self._listed(draw)
             if draw.held_out:
-                data = hold_out(data, draw.held_out, draw.held_out_seed)
+                images = require_images(data, "hold some of out")
+                data = held_out_data(images, fraction=draw.held_out, seed=draw.held_out_seed)
             self._found[draw] = data
         return self._found[draw]
 
@@ -188,13 +185,13 @@ class Images:
                 raise DataSetError(f"{error} Nothing was begun.{advice}") from error
 
     def _drawn(self, draw: Draw) -> DataSet:
-        from protail.data.images import OtherDrawError, load_dataset, require_images
+        from protail.data.images import OtherSubsetError, load_dataset, require_images
 
         wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
         for file in self._files:
             try:
                 found = require_images(load_dataset(file, **wanted), "train on")
-            except OtherDrawError:
+            except OtherSubsetError:
                 continue
             if found.name == draw.dataset:
                 return found
@@ -202,8 +199,8 @@ class Images:
         return require_images(named, "train on")
 
     def _listed(self, draw: Draw) -> DataSet:
-        from protail.cli._dataset_options import check_test_images
         from protail.data.images import load_dataset, require_images
+        from protail.experiments import check_test_images
 
         root = self._root
         if root is not None and (root / draw.dataset).is_dir():
@@ -225,7 +222,7 @@ def _wanted(
     if only:
         # By the names that status lists, before anything is changed: the others may not take it.
         cells = only_named(cells, only)
-    overrides = read_changes(changes or [])
+    overrides = opt.read_changes(changes)
     if not overrides:
         return cells
     changed = []
@@ -266,8 +263,7 @@ def _every_table() -> list[str]:
 
 
 def _options(device: str, compiled: bool) -> Any:
-    from protail.cli._devices import find_device
-    from protail.experiments import Options
+    from protail.experiments import Options, find_device
 
     place = find_device(device)
     return Options.automatic(str(place), compiled=compiled and place.type == "cuda")
@@ -313,7 +309,6 @@ def _status(
     backbones: list[str] | None,
     only: list[str] | None,
 ) -> None:
-    from protail.cli._progress import in_words
     from protail_paper.forecasts import expected_seconds
     from protail_paper.groups import missing_groups
     from protail_paper.large import LARGE
@@ -365,7 +360,7 @@ def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -
 
 def _write(voice: Voice, cells: Cells, place: Path) -> None:
     """Write the page of results, and beside the folder of results the docs' page on the paper."""
-    from protail._files import new_file
+    from protail.utils import new_file
     from protail_paper.page import results_page
     from protail_paper.paper_page import fill
 
@@ -382,7 +377,7 @@ def _write(voice: Voice, cells: Cells, place: Path) -> None:
 
 def _figures(voice: Voice, cells: Cells, folder: Path, features: Path | None) -> None:
     """Draw the figures into a folder, with ``figures.json`` beside them."""
-    from protail._files import new_file
+    from protail.utils import new_file
     from protail_paper.drawing import draw_figures
     from protail_paper.figures import write_picture
 
@@ -473,5 +468,4 @@ def _take(voice: Voice, cells: Cells, folders: list[str]) -> None:
     voice.finish({"taken": taken, "cells": len(cells)})
 
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-app.command(name="bench", epilog="Example: protail bench table1 table2 --budget 9m")(bench)
+app = make_app(bench, "protail bench table1 table2 --budget 9m")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protail.cli.command import Debug, Json, Overwrite, Voice
-from protail.cli.command import command as _command
+from protail.cli.command import Voice, command, make_app
+from protail.cli.options import Overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from protail.data.images import FeatureData
     from protail_paper.tables import Row, Table
 
-    Judged = Mapping[str, Mapping[str, Evaluation]]
+    Evaluated = Mapping[str, Mapping[str, Evaluation]]
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="Model folder to write.")]
 
@@ -34,12 +34,9 @@ _NOTES = (
 )
 
 
-@_command
+@command
 def quickstart(
-    output: Output = Path("protail-quickstart"),
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    voice: Voice, output: Output = Path("protail-quickstart"), overwrite: Overwrite = False
 ) -> None:
     """Show what prototypes do for rare classes.
 
@@ -49,27 +46,26 @@ def quickstart(
     """
     from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset
     from protail.estimator import check_replaceable
-    from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, judge_bundled
+    from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, evaluate_bundled
 
-    voice = Voice(as_json)
     check_replaceable(output, overwrite=overwrite)
     begin = time.perf_counter()
     data = load_dataset(BUNDLED_FEATURES)
     assert isinstance(data, FeatureData)
     _introduce(data, voice)
-    judged = judge_bundled(data)
+    evaluated = evaluate_bundled(data)
     for table in BUNDLED_TABLES:
-        voice.show(_shown(table, judged))
+        voice.show(_shown(table, evaluated))
     for note in _NOTES:
         voice.say(note)
     first = BUNDLED_TABLES[0]
-    softmax = judged[bundled_cell(first, first.rows[0]).key]["plain"]
+    softmax = evaluated[bundled_cell(first, first.rows[0]).key]["plain"]
     model, picture = _save_model(data, softmax, output, voice, overwrite=overwrite)
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.say("Next, on your own features: protail fit features.npz -o model")
     voice.finish(
         {
-            "tables": {table.name: _record(table, judged) for table in BUNDLED_TABLES},
+            "tables": {table.name: _record(table, evaluated) for table in BUNDLED_TABLES},
             "classifier": _scores(model),
             "model": str(output),
             "picture": None if picture is None else str(picture),
@@ -88,7 +84,7 @@ def _introduce(data: FeatureData, voice: Voice) -> None:
     )
 
 
-def _shown(table: Table, judged: Judged) -> RichTable:
+def _shown(table: Table, evaluated: Evaluated) -> RichTable:
     from rich.table import Table as RichTable
 
     from protail_paper.bundled import bundled_cell
@@ -98,7 +94,7 @@ def _shown(table: Table, judged: Judged) -> RichTable:
     for header in (*GROUPS, "paper: all"):
         shown.add_column(header, justify="right")
     for row in table.rows:
-        scores = _scores(judged[bundled_cell(table, row).key]["mirrored"])
+        scores = _scores(evaluated[bundled_cell(table, row).key]["mirrored"])
         ours = [f"{100 * scores[group]:.1f}" for group in GROUPS]
         shown.add_row(_label(row), *ours, _paper_all(table, row))
     return shown
@@ -131,13 +127,13 @@ def _scores(evaluation: Evaluation) -> dict[str, Any]:
     return {group: getattr(evaluation, group) for group in GROUPS}
 
 
-def _record(table: Table, judged: Judged) -> list[dict[str, Any]]:
+def _record(table: Table, evaluated: Evaluated) -> list[dict[str, Any]]:
     from protail_paper.bundled import bundled_cell
 
     records = []
     for row in table.rows:
         cell = bundled_cell(table, row)
-        views = {view: _scores(one) for view, one in judged[cell.key].items()}
+        views = {view: _scores(one) for view, one in evaluated[cell.key].items()}
         names = {"row": _label(row), "recipe": cell.recipe_name}
         records.append({**names, **views, "paper": _paper_row(table, row)})
     return records
@@ -150,8 +146,8 @@ def _save_model(
     import numpy as np
 
     from protail import Evaluation, PrototypeClassifier
-    from protail.cli._fitting import Fitted, save_with_picture
-    from protail.cli._sources import Model
+    from protail.cli.fit import Fitted, save_with_picture
+    from protail.cli.sources import Model
 
     names = np.array(data.classes)
     classifier = PrototypeClassifier(random_state=0).fit(data.train.rows, names[data.train.labels])
@@ -163,9 +159,9 @@ def _save_model(
         counts=data.train.profile.counts,
         confidence=probabilities.max(1),
     )
-    judged_on = f"{len(data.test):,} test images"
+    evaluated_on = f"{len(data.test):,} test images"
     picture = save_with_picture(
-        Fitted(Model(output, classifier, None), evaluation, judged_on),
+        Fitted(Model(output, classifier, None), evaluation, evaluated_on),
         output,
         voice,
         made_by="protail quickstart",
@@ -180,5 +176,4 @@ def _save_model(
     return evaluation, picture
 
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-app.command(name="quickstart", epilog="Example: protail quickstart -o first-model")(quickstart)
+app = make_app(quickstart, "protail quickstart -o first-model")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protail._messages import counted, unknown_name
+from protail.utils import counted, unknown_name
 from protail_paper.figures._paper import (
     BLUE,
     DARK,

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protail._files import new_file
-from protail._messages import counted, not_installed, unknown_name
 from protail.profile import ClassProfile
+from protail.utils import counted, new_file, not_installed, unknown_name
 from protail_paper.analysis import (
     Boundaries,
     ClassNorms,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from protail.data.augment import LOADER_NAMES, InputSpec, make_loader_transform
+from protail.data.augment import LOADER_AUGMENTS, InputSpec, make_loader_transform
 from reference.augment import noise_images
 
 v2 = pytest.importorskip("torchvision.transforms.v2")
@@ -45,7 +45,7 @@ def test_workers_and_order_do_not_matter(workers):
             assert torch.equal(image, alone[index])
 
 
-@pytest.mark.parametrize("name", LOADER_NAMES)
+@pytest.mark.parametrize("name", LOADER_AUGMENTS)
 def test_every_step_draws_again_for_every_key(name):
     transform = make_loader_transform([name], InputSpec(size=40))
     image = photograph()

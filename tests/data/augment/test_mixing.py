@@ -43,9 +43,9 @@ def test_cutmix_equals_a_loop(weight, epoch):
     mixed = mix(images, labels, torch.tensor(weight), index, torch.tensor(epoch), kind="cutmix")
     numbers = draws(index, epoch)
     partner = numbers[:, 0].argsort(stable=True)
-    want, share = cutmix_loop(images, partner, weight, numbers[0, 1:3].tolist())
+    want, fraction = cutmix_loop(images, partner, weight, numbers[0, 1:3].tolist())
     assert torch.equal(mixed.images, want)
-    assert mixed.weight.item() == pytest.approx(share, abs=1e-6)
+    assert mixed.weight.item() == pytest.approx(fraction, abs=1e-6)
     assert torch.equal(mixed.other_labels, labels[partner])
 
 
@@ -79,9 +79,9 @@ def test_partners_from_elsewhere_are_pasted_as_in_a_loop(weight):
         )
         both, n = torch.cat([images, others]), len(images)
         centre = draws(index, epoch)[0, 1:3].tolist()
-        want, share = cutmix_loop(both, torch.arange(2 * n).roll(n), weight, centre)
+        want, fraction = cutmix_loop(both, torch.arange(2 * n).roll(n), weight, centre)
         assert torch.equal(mixed.images, want[:n])
-        assert mixed.weight.item() == pytest.approx(share, abs=1e-6)
+        assert mixed.weight.item() == pytest.approx(fraction, abs=1e-6)
         assert torch.equal(mixed.other_labels, other_labels + 100)
 
 
@@ -116,13 +116,13 @@ def test_either_is_one_or_the_other():
 
 def test_either_takes_the_share_of_its_kind():
     images, labels, index = batch()
-    shares = {"mixup": torch.tensor(0.9), "cutmix": torch.tensor(0.4)}
-    both = torch.stack(list(shares.values()))
+    fractions = {"mixup": torch.tensor(0.9), "cutmix": torch.tensor(0.4)}
+    both = torch.stack(list(fractions.values()))
     kinds = set()
     for epoch in range(20):
         mixed = mix(images, labels, both, index, epoch, kind="mixup-cutmix")
         kind = "cutmix" if draws(index, epoch)[0, 3] < 0.5 else "mixup"
-        alone = mix(images, labels, shares[kind], index, epoch, kind=kind)
+        alone = mix(images, labels, fractions[kind], index, epoch, kind=kind)
         assert torch.equal(mixed.images, alone.images)
         torch.testing.assert_close(mixed.weight, alone.weight)
         kinds.add(kind)

@@ -23,12 +23,12 @@ def test_resized_crop(size):
     images = all_images(6, size).float()
     torch.manual_seed(0)
     box = crop_box(torch.rand(12, 20), torch.rand(12, 2), size)
-    mirrored = torch.arange(12) % 2 == 0
-    got = resize_boxes(images, box, mirrored)
+    flipped = torch.arange(12) % 2 == 0
+    got = resize_boxes(images, box, flipped)
     for n in range(12):
         top, left, height, width = (int(side[n]) for side in box)
         want = TF.resized_crop(images[n], top, left, height, width, list(size))
-        want = TF.horizontal_flip(want) if mirrored[n] else want
+        want = TF.horizontal_flip(want) if flipped[n] else want
         torch.testing.assert_close(got[n], want, atol=0.02, rtol=0)
 
 
@@ -72,14 +72,14 @@ def test_blur():
 def test_jitter_in_every_order():
     images = all_images(12).float()
     torch.manual_seed(0)
-    shares = (torch.rand(24, 4) * 2 - 1) * torch.tensor([0.4, 0.4, 0.4, 0.1])
+    fractions = (torch.rand(24, 4) * 2 - 1) * torch.tensor([0.4, 0.4, 0.4, 0.1])
     orders = orders_around_hue()
-    got = SimCLR((32, 32)).jittered(images, shares, orders)
+    got = SimCLR((32, 32)).jittered(images, fractions, orders)
     assert len({tuple(order) for order in orders.tolist()}) == 24
-    for image, share, order, result in zip(images, shares, orders.tolist(), got, strict=True):
+    for image, fraction, order, result in zip(images, fractions, orders.tolist(), got, strict=True):
         want = image / 255
         for kind in [k for k in order[:3] if k < 3] + [3] + [k for k in order[3:] if k < 3]:
-            value = share[kind].item()
+            value = fraction[kind].item()
             if kind == 0:
                 want = TF.adjust_brightness(want, 1 - value)
             elif kind == 1:

@@ -158,15 +158,15 @@ tables = hnp.arrays(
 
 @settings(max_examples=50)
 @given(tables, tables, tables, tables)
-def test_bytes_are_off_by_half_a_step(tmp_path_factory, train, test, mirrored, stream):
+def test_bytes_are_off_by_half_a_step(tmp_path_factory, train, test, flipped, stream):
     labels = np.array([0, 1, 1, 0])
     sets = [FeatureSet(rows, labels) for rows in (train, test, stream)]
-    data = FeatureData("a", ("x", "y"), sets[0], sets[1], mirrored, sets[2])
+    data = FeatureData("a", ("x", "y"), sets[0], sets[1], flipped, sets[2])
     file = tmp_path_factory.mktemp("bytes") / "a.safetensors"
     save_features(file, data, "uint8")
     read = load_dataset(file)
-    given_rows = np.stack([train, test, mirrored, stream]).astype(np.float64)
-    read_rows = [read.train.rows, read.test.rows, read.mirrored, read.stream.rows]
+    given_rows = np.stack([train, test, flipped, stream]).astype(np.float64)
+    read_rows = [read.train.rows, read.test.rows, read.flipped, read.stream.rows]
     for channel in range(3):
         values = given_rows[..., channel]
         step = (values.max() - values.min()) / 255
@@ -183,8 +183,8 @@ def test_a_bundle_of_cifar_is_small(tmp_path):
 
     classes = [f"class {code}" for code in range(100)]
     test = part(10_000)
-    mirrored = rng.normal(size=(10_000, 64))
-    data = FeatureData("c", classes, part(10_847), test, mirrored, part(50_000))
+    flipped = rng.normal(size=(10_000, 64))
+    data = FeatureData("c", classes, part(10_847), test, flipped, part(50_000))
     save_features(tmp_path / "c.safetensors", data, "uint8")
     assert (tmp_path / "c.safetensors").stat().st_size < 6_000_000
 
@@ -357,7 +357,7 @@ def test_they_are_those_of_cifar_100_lt(bundle):
     assert (bundle.name, bundle.n_features, len(bundle.classes)) == (BUNDLED_FEATURES, 64, 100)
     assert bundle.train.profile.counts.tolist() == long_tailed_counts(500, 100, 100).tolist()
     assert bundle.test.profile.counts.tolist() == [100] * 100
-    assert bundle.mirrored.shape == bundle.test.rows.shape
+    assert bundle.flipped.shape == bundle.test.rows.shape
     assert (bundle.classes[0], bundle.classes[99]) == ("apple", "worm")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protail.data.images import DataSet, DataSetError, ImageSet, read_picture, unreadable
+from protail.data.images import DataSet, DataSetError, ImageSet, read_image, unreadable
 from reference.image_data import resident, write_class_folders, write_picture
 
 
@@ -108,7 +108,7 @@ def test_both_stages_must_have_as_many_images_of_each_class():
 def test_other_modes_become_rgb(tmp_path, mode):
     ending = "tif" if mode == "CMYK" else "png"
     path = write_picture(tmp_path / f"a.{ending}", mode=mode)
-    image = read_picture(path)
+    image = read_image(path)
     assert image.mode == "RGB"
     with Image.open(path) as stored:
         assert np.asarray(image).tolist() == np.asarray(stored.convert("RGB")).tolist()
@@ -117,7 +117,7 @@ def test_other_modes_become_rgb(tmp_path, mode):
 def test_sixteen_bits_are_scaled_not_cut(tmp_path):
     values = np.array([[0, 255, 256, 65535]], dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / "a.png")
-    assert np.asarray(read_picture(tmp_path / "a.png"))[0, :, 0].tolist() == [0, 0, 1, 255]
+    assert np.asarray(read_image(tmp_path / "a.png"))[0, :, 0].tolist() == [0, 0, 1, 255]
 
 
 def test_a_palette_with_transparency_warns_nobody(tmp_path):
@@ -127,7 +127,7 @@ def test_a_palette_with_transparency_warns_nobody(tmp_path):
     image.save(tmp_path / "a.png", transparency=b"\0\xff")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert read_picture(tmp_path / "a.png").getpixel((0, 0)) == (200, 100, 50)
+        assert read_image(tmp_path / "a.png").getpixel((0, 0)) == (200, 100, 50)
 
 
 @pytest.mark.parametrize("ending", ["jpg", "png", "gif", "webp", "bmp", "tif"])
@@ -138,5 +138,5 @@ def test_truncated_files_of_every_format_are_found(tmp_path, ending, keep):
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
     with pytest.raises(DataSetError, match="on_bad_image='skip'"):
-        read_picture(path)
+        read_image(path)
     assert unreadable([fine, path, fine, tmp_path / "lost.jpg"]) == [1, 3]

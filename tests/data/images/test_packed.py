@@ -17,9 +17,9 @@ from protail.data.images import (
     ImageSet,
     cifar,
     load_dataset,
-    load_draw,
+    load_subset,
     packed,
-    save_draw,
+    save_subset,
 )
 from reference.image_data import resident, write_cifar
 from reference.real_data import real_cifar
@@ -48,7 +48,7 @@ def root(tmp_path, monkeypatch):
 @pytest.fixture
 def draw(root):
     file = root / "out" / "small.protail-draw.zip"
-    save_draw(load_dataset("cifar10-lt", root=root, imbalance=2), file)
+    save_subset(load_dataset("cifar10-lt", root=root, imbalance=2), file)
     return file
 
 
@@ -64,14 +64,14 @@ def test_a_higher_imbalance_is_what_the_original_gives(root, draw, imbalance):
 
 def test_another_kind_where_enough_is_stored(root):
     file = root / "balanced.zip"
-    save_draw(load_dataset("cifar10-lt", root=root, imbalance=1, seed=4), file)
+    save_subset(load_dataset("cifar10-lt", root=root, imbalance=1, seed=4), file)
     original = load_dataset("cifar10-lt", root=root, imbalance=10, kind="step", seed=4)
-    same(load_draw(file, imbalance=10, kind="step", seed=4), original)
+    same(load_subset(file, imbalance=10, kind="step", seed=4), original)
 
 
 def test_file_order_travels_too(root):
     file = root / "first.zip"
-    save_draw(load_dataset("cifar10-lt", root=root, imbalance=2, selection="first"), file)
+    save_subset(load_dataset("cifar10-lt", root=root, imbalance=2, selection="first"), file)
     original = load_dataset("cifar10-lt", root=root, imbalance=5, selection="first")
     same(load_dataset(file, imbalance=5), original)
 
@@ -79,7 +79,7 @@ def test_file_order_travels_too(root):
 @pytest.mark.parametrize("imbalance", [2, 5])
 def test_the_authors_two_subsets_travel(root, imbalance):
     file = root / "author.zip"
-    save_draw(load_dataset("cifar10-lt", root=root, imbalance=2, selection="author"), file)
+    save_subset(load_dataset("cifar10-lt", root=root, imbalance=2, selection="author"), file)
     original = load_dataset("cifar10-lt", root=root, imbalance=imbalance, selection="author")
     assert original.classifier_train.fingerprint() != original.train.fingerprint()
     same(load_dataset(file, imbalance=imbalance, selection="author"), original)
@@ -111,43 +111,43 @@ def test_any_number_and_size_of_images(tmp_path_factory, n, height, width, seed)
     images = resident(1, n, (height, width), seed)
     validation = resident(1, 2, (3, 5), seed)
     stored = DataSet("noise", images, images.subset([0]), validation, {"a": [1, None, "ü"]})
-    save_draw(stored, file)
-    same(load_draw(file), stored)
+    save_subset(stored, file)
+    same(load_subset(file), stored)
 
 
 def test_tall_images_stay_below_what_webp_can_hold(tmp_path):
     assert packed._images_a_sheet(2000, 4) == 8
     images = resident(1, 9, (2000, 4))
-    save_draw(DataSet("tall", images, images), tmp_path / "tall.zip")
-    assert (load_draw(tmp_path / "tall.zip").train.pixels == images.pixels).all()
+    save_subset(DataSet("tall", images, images), tmp_path / "tall.zip")
+    assert (load_subset(tmp_path / "tall.zip").train.pixels == images.pixels).all()
 
 
 def test_the_same_subset_is_the_same_file(root, draw):
     again = root / "again.zip"
-    save_draw(load_draw(draw), again)
+    save_subset(load_subset(draw), again)
     assert again.read_bytes() == draw.read_bytes()
 
 
 def test_a_set_without_a_tail_has_no_imbalance(tmp_path):
     images = resident()
-    save_draw(DataSet("plain", images, images), tmp_path / "plain.zip")
+    save_subset(DataSet("plain", images, images), tmp_path / "plain.zip")
     with pytest.raises(DataSetError, match="of no imbalance, which does not give imbalance=2"):
-        load_draw(tmp_path / "plain.zip", imbalance=2)
+        load_subset(tmp_path / "plain.zip", imbalance=2)
 
 
 def test_images_in_files_are_refused(tmp_path):
     images = ImageSet([0], ("ant",), files=("a.jpg",))
     with pytest.raises(DataSetError, match="images in files"):
-        save_draw(DataSet("photos", images, images), tmp_path / "x.zip")
+        save_subset(DataSet("photos", images, images), tmp_path / "x.zip")
     assert not (tmp_path / "x.zip").exists()
 
 
 def test_nothing_is_replaced_unasked(draw):
     before = draw.read_bytes()
     with pytest.raises(OutputError, match="already there"):
-        save_draw(load_draw(draw), draw)
+        save_subset(load_subset(draw), draw)
     assert draw.read_bytes() == before
-    save_draw(load_draw(draw), draw, overwrite=True)
+    save_subset(load_subset(draw), draw, overwrite=True)
     assert os.listdir(draw.parent) == [draw.name]
 
 
@@ -165,12 +165,12 @@ def test_damage_is_never_silent(tmp_path_factory, position, change):
     folder = tmp_path_factory.mktemp("damage")
     images = resident()
     stored = DataSet("noise", images, images, description={"a": 1})
-    save_draw(stored, folder / "x.zip")
+    save_subset(stored, folder / "x.zip")
     content = bytearray((folder / "x.zip").read_bytes())
     content[position % len(content)] ^= change
     (folder / "x.zip").write_bytes(content)
     try:
-        came = load_draw(folder / "x.zip")
+        came = load_subset(folder / "x.zip")
     except DataSetError:
         return
     # Some bytes of a zip file, such as dates, say nothing about what is in it.
@@ -223,7 +223,7 @@ def swap_pixels(content):
 def test_tampered_files(draw, entry, change, words):
     rewritten(draw, entry, change)
     with pytest.raises(DataSetError) as caught:
-        load_draw(draw)
+        load_subset(draw)
     assert words in str(caught.value)
 
 
@@ -232,14 +232,14 @@ def test_arrays_of_objects_are_not_unpickled(draw, tmp_path):
     np.save(hostile, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     rewritten(draw, "train/labels.npy", lambda _: hostile.read_bytes())
     with pytest.raises(DataSetError, match="cannot be read"):
-        load_draw(draw)
+        load_subset(draw)
 
 
 @pytest.mark.slow
 def test_the_real_subset_is_small_and_nests(tmp_path):
     file = tmp_path / "cifar100.protail-draw.zip"
     stored = real_cifar("cifar100-lt", 10)
-    save_draw(stored, file)
+    save_subset(stored, file)
     assert file.stat().st_size < 50 * 2**20
     same(load_dataset(file), stored)
     for imbalance in (50, 100):

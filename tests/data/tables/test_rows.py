@@ -15,7 +15,7 @@ from protail.data.tables import scan, split, take
 
 few_settings = settings(max_examples=60)
 more_settings = settings(max_examples=150)
-shares = st.floats(0.01, 0.99)
+fractions = st.floats(0.01, 0.99)
 label_lists = st.lists(st.sampled_from("abcde"), min_size=1, max_size=60)
 CELLS = [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf]
 tables = st.sampled_from(["float16", "float32", "float64", "int32"]).flatmap(
@@ -122,8 +122,8 @@ def test_take_checks_the_index():
         take(np.eye(3), [3])
 
 
-def quota(n, share):
-    return min(max(round(share * n), 1), n - 1)
+def quota(n, fraction):
+    return min(max(round(fraction * n), 1), n - 1)
 
 
 def check_partition(train, held, n_rows):
@@ -132,27 +132,27 @@ def check_partition(train, held, n_rows):
     assert np.all(np.diff(held) > 0)
 
 
-@given(label_lists, shares, st.integers(0, 99))
+@given(label_lists, fractions, st.integers(0, 99))
 @more_settings
-def test_every_class_gives_its_share(labels, share, seed):
-    train, held = split(labels, share=share, seed=seed)
+def test_every_class_gives_its_share(labels, fraction, seed):
+    train, held = split(labels, fraction=fraction, seed=seed)
     check_partition(train, held, len(labels))
     given_up = Counter(labels[i] for i in held)
     for name, n in Counter(labels).items():
-        assert given_up[name] == quota(n, share)
-    again = split(np.array(labels), share=share, seed=seed, groups=range(len(labels)))
+        assert given_up[name] == quota(n, fraction)
+    again = split(np.array(labels), fraction=fraction, seed=seed, groups=range(len(labels)))
     assert np.array_equal(again[0], train)
     assert np.array_equal(again[1], held)
 
 
-@given(st.data(), label_lists, shares, st.integers(0, 99))
+@given(st.data(), label_lists, fractions, st.integers(0, 99))
 @more_settings
-def test_groups_stay_together(data, labels, share, seed):
+def test_groups_stay_together(data, labels, fraction, seed):
     n_rows = len(labels)
     n_groups = data.draw(st.integers(1, n_rows))
     numbers = st.integers(-5, n_groups)
     groups = data.draw(st.lists(numbers, min_size=n_rows, max_size=n_rows))
-    train, held = split(labels, share=share, groups=groups, seed=seed)
+    train, held = split(labels, fraction=fraction, groups=groups, seed=seed)
     check_partition(train, held, n_rows)
     assert not {groups[i] for i in train} & {groups[i] for i in held}
 
@@ -166,21 +166,21 @@ def test_groups_stay_together(data, labels, share, seed):
         n_mixed = sum(labels[i] == name and len(set(rows_of[groups[i]])) > 1 for i in held)
         assert n_held < n
         if not able:
-            assert n_held == n_mixed <= quota(n, share)
-        elif min(able) > quota(n, share) and not n_mixed:
+            assert n_held == n_mixed <= quota(n, fraction)
+        elif min(able) > quota(n, fraction) and not n_mixed:
             assert n_held == min(able)
-        elif n_held - n_mixed <= quota(n, share):
-            assert 1 <= n_held <= quota(n, share)
+        elif n_held - n_mixed <= quota(n, fraction):
+            assert 1 <= n_held <= quota(n, fraction)
             kept = Counter(groups[i] for i in train if set(rows_of[groups[i]]) == {name})
             # Nothing that would still fit was left behind.
-            assert all(size > quota(n, share) - n_held for size in kept.values())
+            assert all(size > quota(n, fraction) - n_held for size in kept.values())
 
 
 def test_rows_that_contradict_each_other_are_held_out_like_any_others():
     """Left in training, they would make a classifier look better than it is."""
     groups = np.repeat(np.arange(4000), 2)
     labels = np.where(groups < 2000, np.tile([0, 1], 4000), np.repeat([0, 1, 0, 1], 2000))
-    _, held = split(labels, share=0.2, groups=groups)
+    _, held = split(labels, fraction=0.2, groups=groups)
     assert len(held) == pytest.approx(1600, rel=0.02)
     assert (groups[held] < 2000).mean() == pytest.approx(0.5, abs=0.05)
 
@@ -200,10 +200,10 @@ def test_lone_rows_stay_in_train():
     assert held.tolist() == []
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan"), 2])
-def test_share_is_checked(share):
-    with pytest.raises(ValueError, match="share"):
-        split([0, 0], share=share)
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, float("nan"), 2])
+def test_share_is_checked(fraction):
+    with pytest.raises(ValueError, match="fraction"):
+        split([0, 0], fraction=fraction)
 
 
 def test_shapes_are_checked():

@@ -3,28 +3,28 @@
 from protail.data.augment.in_workers import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    LOADER_NAMES,
+    LOADER_AUGMENTS,
     InputSpec,
     LoaderTransform,
     make_loader_transform,
 )
 from protail.data.augment.mixing import Mixed, mix, mix_weights
 from protail.data.augment.on_device import (
+    AUGMENTS,
     CIFAR_MEAN,
     CIFAR_STD,
-    NAMES,
     Augment,
     make_augment,
     uniforms,
 )
 
 __all__ = [
+    "AUGMENTS",
     "CIFAR_MEAN",
     "CIFAR_STD",
     "IMAGENET_MEAN",
     "IMAGENET_STD",
-    "LOADER_NAMES",
-    "NAMES",
+    "LOADER_AUGMENTS",
     "Augment",
     "InputSpec",
     "LoaderTransform",

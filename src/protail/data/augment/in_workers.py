@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-LOADER_NAMES = ("resized-crop", "flip", "jitter", "autoaugment-imagenet", "randaugment", "simclr")
+LOADER_AUGMENTS = (
+    "resized-crop",
+    "flip",
+    "jitter",
+    "autoaugment-imagenet",
+    "randaugment",
+    "simclr",
+)
 _PURPOSE = 1 << 21
 
 
@@ -177,7 +184,7 @@ def make_loader_transform(
     >>> bool((one == same).all())
     True
     """
-    check_names(names, LOADER_NAMES)
+    check_names(names, LOADER_AUGMENTS)
     about = "augmenting large images", "torchvision", "vision"
     v2 = imported("torchvision.transforms.v2", *about)
     whole_number("size", inputs.size, 1)

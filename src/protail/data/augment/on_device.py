@@ -18,7 +18,7 @@ from protail.data.augment._steps import Size, Step, make_step
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
-NAMES = (
+AUGMENTS = (
     *("crop", "flip", "rotate", "autoaugment", "autoaugment-imagenet"),
     *("randaugment", "cutout", "simclr"),
 )
@@ -90,7 +90,7 @@ class Augment(nn.Module):
         self._counts = [sum(len(highs) for _, highs in step.draws) for step in steps]
         draws = [part for step in steps for part in step.draws]
         keys = [torch.empty(0, dtype=torch.int64)]
-        keys += [draw_keys(seed, NAMES.index(name), len(highs)) for name, highs in draws]
+        keys += [draw_keys(seed, AUGMENTS.index(name), len(highs)) for name, highs in draws]
         scales = draw_scales([high for _, highs in draws for high in highs])
         self.register_buffer("scale", 1 / (255 * std_c), persistent=False)
         self.register_buffer("shift", -mean_c / std_c, persistent=False)
@@ -228,7 +228,7 @@ def make_augment(
     >>> torch.equal(both[2:], augment(images[2:], torch.tensor([7, 8]), epoch=torch.tensor(3)))
     True
     """
-    check_names(names, NAMES)
+    check_names(names, AUGMENTS)
     size = (whole_number("size", size[0], 1), whole_number("size", size[1], 1))
     pad, cutout = whole_number("pad", pad, 0), whole_number("cutout", cutout, 2)
     # A crop and the flip right after it are one step: one look-up does both.

@@ -7,17 +7,17 @@ from protail.data.images.features import (
     require_images,
     save_features,
 )
-from protail.data.images.files import ENDINGS, read_annotations, read_list
+from protail.data.images.files import IMAGE_SUFFIXES, read_annotations, read_list
 from protail.data.images.image_set import (
     DataSet,
     DataSetError,
     ImageSet,
-    read_picture,
+    read_image,
     same_content,
     unreadable,
 )
 from protail.data.images.long_tail import long_tailed_counts, long_tailed_index
-from protail.data.images.packed import OtherDrawError, load_draw, save_draw
+from protail.data.images.packed import OtherSubsetError, load_subset, save_subset
 from protail.data.images.registry import (
     DATA_SETS,
     data_root,
@@ -29,26 +29,26 @@ from protail.data.images.registry import (
 __all__ = [
     "BUNDLED_FEATURES",
     "DATA_SETS",
-    "ENDINGS",
+    "IMAGE_SUFFIXES",
     "DataSet",
     "DataSetError",
     "FeatureData",
     "FeatureSet",
     "ImageSet",
-    "OtherDrawError",
+    "OtherSubsetError",
     "data_root",
     "dataset_names",
     "load_dataset",
-    "load_draw",
+    "load_subset",
     "long_tailed_counts",
     "long_tailed_index",
     "read_annotations",
+    "read_image",
     "read_list",
-    "read_picture",
     "register_dataset",
     "require_images",
     "same_content",
-    "save_draw",
     "save_features",
+    "save_subset",
     "unreadable",
 ]

@@ -114,7 +114,7 @@ def _read_all(name: str, root: Path, download: bool) -> tuple[ImageSet, ImageSet
     """Read all images to train and to test on; download them where they are missing."""
     source = SOURCES[name]
     folder = root / source.folder
-    missing = [file for file in source.files if not (folder / file).is_file()]
+    missing = _missing(source, root)
     if missing and not download:
         raise DataSetError(
             f"{name}: {', '.join(missing)} not found in {folder}; expected CIFAR's files there. "
@@ -143,10 +143,15 @@ def _download(name: str, source: Source, root: Path) -> None:
         reader(root=str(root), download=True)
     except Exception as error:  # the network, the disk, a damaged archive: each has its own error
         raise DataSetError(
-            f"{name}: {root / source.folder} is not complete, and it cannot be downloaded "
-            f"({why(error)}); expected {', '.join(source.files)} in it. Delete what a broken "
-            f"download left ({root / reader.filename}), download {reader.url}, and unpack it there."
+            f"{name}: {', '.join(_missing(source, root))} not found in {root / source.folder}, and "
+            f"not to be downloaded ({why(error)}); expected CIFAR's files there. Delete what a "
+            f"broken download left ({root / reader.filename}), download {reader.url}, and unpack "
+            f"it in {root}."
         ) from error
+
+
+def _missing(source: Source, root: Path) -> list[str]:
+    return [file for file in source.files if not (root / source.folder / file).is_file()]
 
 
 def _read(folder: Path, file: str, md5: str) -> dict[str, Any]:

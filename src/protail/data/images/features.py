@@ -114,7 +114,7 @@ class FeatureData:
         The name of every class.
     train, test : FeatureSet
         Features of images as they are.
-    mirrored : ndarray, shape (n_test, n_features), optional
+    flipped : ndarray, shape (n_test, n_features), optional
         Features of the test images flipped left to right.
     stream : FeatureSet, optional
         What stage 2 learns from, in its order: features of images that a sampler has drawn and
@@ -135,7 +135,7 @@ class FeatureData:
     classes: tuple[str, ...]
     train: FeatureSet
     test: FeatureSet
-    mirrored: NDArray[np.float32] | None = None
+    flipped: NDArray[np.float32] | None = None
     stream: FeatureSet | None = None
     description: dict[str, Any] = field(default_factory=dict)
 
@@ -150,14 +150,14 @@ class FeatureData:
                     f"{part} has {rows.rows.shape[1]} features and train {self.n_features}; "
                     "expected as many, from one backbone."
                 )
-        if self.mirrored is not None:
-            with _said_of("mirrored"):
-                mirrored = FeatureSet(self.mirrored, self.test.labels).rows
-                if mirrored.shape[1] != self.n_features:
+        if self.flipped is not None:
+            with _said_of("flipped"):
+                flipped = FeatureSet(self.flipped, self.test.labels).rows
+                if flipped.shape[1] != self.n_features:
                     raise ValueError(
-                        f"rows have {mirrored.shape[1]} features; expected {self.n_features}."
+                        f"rows have {flipped.shape[1]} features; expected {self.n_features}."
                     )
-            object.__setattr__(self, "mirrored", mirrored)
+            object.__setattr__(self, "flipped", flipped)
 
     @property
     def n_features(self) -> int:
@@ -302,7 +302,7 @@ def load_features(root: str | os.PathLike[str] | None) -> FeatureData:
         return FeatureData(
             name=head.get("name", place.stem),
             classes=tuple(map(str, head["classes"])) if head else _numbered(parts),
-            mirrored=arrays.get(_MIRRORED),
+            flipped=arrays.get(_MIRRORED),
             description=head.get("description", {}),
             **parts,
         )
@@ -433,7 +433,7 @@ def _named_arrays(data: FeatureData) -> _Arrays:
     for part, (rows, labels) in _PARTS.items():
         if part in data.parts:
             arrays |= {rows: data.parts[part].rows, labels: data.parts[part].labels}
-    return arrays if data.mirrored is None else {**arrays, _MIRRORED: data.mirrored}
+    return arrays if data.flipped is None else {**arrays, _MIRRORED: data.flipped}
 
 
 @contextmanager

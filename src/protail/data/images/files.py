@@ -34,7 +34,7 @@ _WHOLE_NUMBER = re.compile(r"[0-9]+")
 _N_SPECIES = 8142
 _SHORT = {"train": "train", "validation": "val", "test": "test"}
 # Of files that are images.
-ENDINGS = (
+IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm"),
 )
@@ -68,7 +68,7 @@ def imagefolder(
     if "test" not in given:
         images, how = parts["train"], {"test_share": test_share, "seed": seed}
         groups = same_content(images)
-        train, test = split(images.labels, share=test_share, groups=groups, seed=seed)
+        train, test = split(images.labels, fraction=test_share, groups=groups, seed=seed)
         if not test.size:
             raise DataSetError(
                 f"imagefolder: {folder} has one image, or copies of one, in every class; expected "
@@ -119,7 +119,7 @@ def _read_class_folders(root: Path, classes: list[str]) -> ImageSet:
     if empty := [root / name for name, files in images.items() if not files]:
         raise DataSetError(
             f"imagefolder: {first_few(empty)} holds no image; expected at least one in every "
-            f"class folder ({', '.join(ENDINGS)}). Add images, or remove the folder."
+            f"class folder ({', '.join(IMAGE_SUFFIXES)}). Add images, or remove the folder."
         )
     codes = {name: code for code, name in enumerate(classes)}
     labels = [codes[name] for name in there for _ in images[name]]
@@ -133,7 +133,7 @@ def _images_below(folder: Path, root: Path) -> list[str]:
         Path(place, file).relative_to(root).as_posix()
         for place, _, names in os.walk(folder)
         for file in names
-        if file.lower().endswith(ENDINGS) and not file.startswith(".")
+        if file.lower().endswith(IMAGE_SUFFIXES) and not file.startswith(".")
     )
 
 

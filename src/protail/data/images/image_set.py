@@ -66,7 +66,7 @@ def pillow(purpose: str) -> Any:
     return imported("PIL.Image", purpose, "Pillow", "vision")
 
 
-def read_picture(path: str | os.PathLike[str]) -> Image:
+def read_image(path: str | os.PathLike[str]) -> Image:
     """Read a picture file, whole, as 8-bit RGB.
 
     Parameters
@@ -84,10 +84,10 @@ def read_picture(path: str | os.PathLike[str]) -> Image:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from PIL import Image
-    >>> from protail.data.images import read_picture
+    >>> from protail.data.images import read_image
     >>> file = Path(tempfile.mkdtemp()) / "grey.png"
     >>> Image.new("L", (4, 2), 7).save(file)
-    >>> read_picture(file).getpixel((0, 0))
+    >>> read_image(file).getpixel((0, 0))
     (7, 7, 7)
     """
     module = pillow("reading images")
@@ -128,7 +128,7 @@ def unreadable(paths: Sequence[Path]) -> list[int]:
 
     def is_bad(path: Path) -> bool:
         try:
-            read_picture(path)
+            read_image(path)
         except DataSetError:
             return True
         return False
@@ -270,7 +270,7 @@ class ImageSet:
         (9, 9, 9)
         """
         if self.files is not None:
-            return read_picture(self.folder / self.files[i])
+            return read_image(self.folder / self.files[i])
         assert self.pixels is not None
         pixels = np.ascontiguousarray(self.pixels[i].transpose(1, 2, 0))
         image: Image = pillow("giving single images").fromarray(pixels)

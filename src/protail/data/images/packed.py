@@ -34,18 +34,18 @@ _SHEET_PIXELS = 100 * 32 * 32
 _SHEET_HEIGHT = 16383  # the most WebP can hold
 
 
-class OtherDrawError(DataSetError):
+class OtherSubsetError(DataSetError):
     """Say that an exported file holds another subset than the one that is wanted.
 
     Examples
     --------
-    >>> from protail.data.images import DataSetError, OtherDrawError
-    >>> issubclass(OtherDrawError, DataSetError)
+    >>> from protail.data.images import DataSetError, OtherSubsetError
+    >>> issubclass(OtherSubsetError, DataSetError)
     True
     """
 
 
-def save_draw(dataset: DataSet, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def save_subset(dataset: DataSet, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a data set whose images are in memory to one file.
 
     Parameters
@@ -62,11 +62,11 @@ def save_draw(dataset: DataSet, path: str | os.PathLike[str], *, overwrite: bool
     --------
     >>> import tempfile
     >>> import numpy as np
-    >>> from protail.data.images import DataSet, ImageSet, load_draw, save_draw
+    >>> from protail.data.images import DataSet, ImageSet, load_subset, save_subset
     >>> images = ImageSet([0, 1], ("ant", "bee"), np.zeros((2, 3, 8, 8), np.uint8))
     >>> file = tempfile.mkdtemp() + "/ants.protail-draw.zip"
-    >>> save_draw(DataSet("ants", images, images), file)
-    >>> load_draw(file)
+    >>> save_subset(DataSet("ants", images, images), file)
+    >>> load_subset(file)
     DataSet(ants: 2 train, 2 test, 2 classes)
     """
     pixels = {
@@ -101,7 +101,7 @@ def save_draw(dataset: DataSet, path: str | os.PathLike[str], *, overwrite: bool
                 _write(file, f"{part}/{number:05d}.webp", sheet, zipfile.ZIP_STORED)
 
 
-def load_draw(
+def load_subset(
     path: str | os.PathLike[str],
     *,
     imbalance: float | None = None,
@@ -109,7 +109,7 @@ def load_draw(
     selection: str | None = None,
     seed: int | None = None,
 ) -> DataSet:
-    """Read a subset that `save_draw` exported, whole or cut to a higher imbalance.
+    """Read a subset that `save_subset` exported, whole or cut to a higher imbalance.
 
     Subsets nest: cut down, it holds exactly the images that the original data would have given.
 
@@ -134,13 +134,13 @@ def load_draw(
     --------
     >>> import tempfile
     >>> import numpy as np
-    >>> from protail.data.images import DataSet, ImageSet, load_draw, save_draw
+    >>> from protail.data.images import DataSet, ImageSet, load_subset, save_subset
     >>> images = ImageSet([0, 1, 1], ("ant", "bee"), np.zeros((3, 3, 8, 8), np.uint8))
     >>> file = tempfile.mkdtemp() + "/ants.protail-draw.zip"
-    >>> save_draw(DataSet("ants", images, images), file)
-    >>> load_draw(file).train.labels
+    >>> save_subset(DataSet("ants", images, images), file)
+    >>> load_subset(file).train.labels
     array([0, 1, 1])
-    >>> load_draw("cifar100.protail-draw.zip", imbalance=100)  # doctest: +SKIP
+    >>> load_subset("cifar100.protail-draw.zip", imbalance=100)  # doctest: +SKIP
     DataSet(cifar100-lt: 10847 train, 10000 test, 100 classes)
     """
     place = Path(path)
@@ -173,14 +173,14 @@ def _cut(place: Path, stored: DataSet, wanted: dict[str, Any]) -> DataSet:
         return stored
     about, there = {**has, **wanted}, stored.train.profile.counts
     if "n_max" not in has or any(about[name] != has[name] for name in ("selection", "seed")):
-        raise OtherDrawError(
+        raise OtherSubsetError(
             f"{place}: it holds a subset of {_in_words(has) or 'no imbalance'}, which does not "
             f"give {_in_words(wanted)}. Load the original data by its name."
         )
     imbalance, kind = about["imbalance"], about["kind"]
     counts = long_tailed_counts(about["n_max"], len(there), imbalance, kind)
     if (counts > there).any():
-        raise OtherDrawError(
+        raise OtherSubsetError(
             f"{place}: it holds imbalance {has['imbalance']} ({has['kind']}), too few images for "
             f"imbalance {imbalance} ({kind}). Ask for a higher imbalance, or load the original "
             "data by its name."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from protail._registry import Registry
-from protail.data.images.packed import load_draw
+from protail.data.images.packed import load_subset
 
 if TYPE_CHECKING:
     from protail.data.images.features import FeatureData
@@ -86,7 +86,7 @@ def load_dataset(
     Parameters
     ----------
     name : str or path-like
-        One of `dataset_names`; the path of a file that `save_draw` wrote (it ends in ``.zip``); a
+        One of `dataset_names`; the path of a file that `save_subset` wrote (it ends in ``.zip``); a
         folder of images, which is short for "imagefolder" and that root; or a file that ends in
         ``.npz`` or ``.safetensors``, which is short for "features" and that root.
     root : path-like, optional
@@ -131,7 +131,7 @@ def load_dataset(
                     f"an exported subset takes no option {unknown[0]!r}; options it takes: "
                     f"{', '.join(map(repr, chosen))}."
                 )
-            return load_draw(known, **options)
+            return load_subset(known, **options)
         if os.path.isdir(known) and root is None:
             known, root = "imagefolder", known
         elif known.endswith(FEATURE_SUFFIXES):

@@ -194,11 +194,11 @@ def _first_equal(digests: NDArray[np.uint64]) -> Index:
 
 
 def split(
-    labels: ArrayLike, *, share: float = 0.2, groups: ArrayLike | None = None, seed: int = 0
+    labels: ArrayLike, *, fraction: float = 0.2, groups: ArrayLike | None = None, seed: int = 0
 ) -> tuple[Index, Index]:
     """Split rows into a part to train on and a part held out, class by class.
 
-    Of a class with n rows, ``round(share * n)`` are held out, but at least one where it has two
+    Of a class with n rows, ``round(fraction * n)`` are held out, but at least one where it has two
     and never all. Rows of one group stay together, so a class may get fewer than that where its
     groups are large, and the smallest group where none fits. A group whose rows carry different
     labels counts for each of their classes.
@@ -207,7 +207,7 @@ def split(
     ----------
     labels : array-like, shape (n_rows,)
         Whole numbers or names.
-    share : float, default=0.2
+    fraction : float, default=0.2
         Above 0 and below 1.
     groups : array-like of int, shape (n_rows,), optional
         Rows with the same number are not to be parted: `Scan.duplicate_of`.
@@ -222,21 +222,21 @@ def split(
     Examples
     --------
     >>> from protail.data.tables import split
-    >>> train, held_out = split(["ant"] * 8 + ["bee"] * 2 + ["cat"], share=0.25)
+    >>> train, held_out = split(["ant"] * 8 + ["bee"] * 2 + ["cat"], fraction=0.25)
     >>> len(train), len(held_out)
     (8, 3)
     """
     names = np.asarray(labels)
     if names.ndim != 1 or names.size == 0:
         raise ValueError(f"labels has shape {names.shape}; expected (n_rows,), at least one row.")
-    if not (math.isfinite(share) and 0 < share < 1):
-        raise ValueError(f"share={share!r}; expected a number above 0 and below 1.")
+    if not (math.isfinite(fraction) and 0 < fraction < 1):
+        raise ValueError(f"fraction={fraction!r}; expected a number above 0 and below 1.")
     given = np.arange(len(names)) if groups is None else np.asarray(groups)
     if given.shape != names.shape:
         raise ValueError(f"groups has shape {given.shape}; expected ({len(names)},), as labels.")
     classes = np.unique(names, return_inverse=True)[1]
     group_of = np.unique(given, return_inverse=True)[1]
-    held = _held_out_groups(classes, group_of, share, np.random.default_rng(seed))[group_of]
+    held = _held_out_groups(classes, group_of, fraction, np.random.default_rng(seed))[group_of]
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 

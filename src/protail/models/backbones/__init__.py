@@ -18,8 +18,15 @@ from protail.models.backbones.resnet_cifar import (
     resnet32,
     resnet34_cifar,
 )
-from protail.models.backbones.shards import INDEX, WeightsError, is_of_weights, save_weights
-from protail.models.backbones.weights import LoadReport, bundled_weights, load_weights
+from protail.models.backbones.weights import (
+    INDEX,
+    LoadReport,
+    WeightsError,
+    bundled_weights,
+    is_of_weights,
+    load_weights,
+    save_weights,
+)
 
 __all__ = [
     "BACKBONES",

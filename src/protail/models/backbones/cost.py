@@ -8,6 +8,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from protail._messages import why
+
 
 def gflops(backbone: nn.Module, size: tuple[int, int] = (32, 32), *, in_channels: int = 3) -> float:
     """Count the operations that the features of one image take, in thousands of millions.
@@ -109,33 +111,27 @@ def check_images(backbone: nn.Module, size: tuple[int, int], *, alone: bool = Fa
     if alone:
         check_images(backbone, size)  # where it takes none, one at a time is not the reason
     tried = deepcopy(backbone) if alone else backbone
-    device = next(tried.parameters(), torch.empty(0)).device
     try:
-        _push(tried, torch.zeros(1, 3, *size, device=device), training=alone)
+        _push(tried, _black_image(tried, size, 3), training=alone)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # each architecture has its own way to fail
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        image, reason = f"{size[0]} x {size[1]} pixels", why(error)
         if alone:
             raise ValueError(
-                f"this backbone cannot learn from one image of {size[0]} x {size[1]} pixels at a "
-                f"time ({reason}), and the last batch of an epoch has one. Choose another "
-                "batch_size (representation.batch_size)."
+                f"this backbone cannot learn from one image of {image} at a time ({reason}), and "
+                "the last batch of an epoch has one. Choose another batch_size "
+                "(representation.batch_size)."
             ) from error
+        advice = "Choose another one (representation.backbone)."
+        if (inputs := getattr(backbone, "input_spec", None)) is not None:
+            advice = (
+                f"It was made for {inputs.size} x {inputs.size}: train it on images in files, "
+                "which are resized, or choose another one (representation.backbone)."
+            )
         raise ValueError(
-            f"this backbone takes no images of {size[0]} x {size[1]} pixels ({reason})."
-            f"{_advice(backbone)}"
+            f"this backbone takes no images of {image} ({reason}). {advice}"
         ) from error
-
-
-def _advice(backbone: nn.Module) -> str:
-    inputs = getattr(backbone, "input_spec", None)
-    if inputs is None:
-        return " Choose another one (representation.backbone)."
-    return (
-        f" It was made for {inputs.size} x {inputs.size}: train it on images in files, which are "
-        "resized, or choose another one (representation.backbone)."
-    )
 
 
 def _parts(backbone: nn.Module) -> tuple[nn.Module, int]:
@@ -154,14 +150,16 @@ def _operations(network: nn.Module, size: tuple[int, int], in_channels: int) -> 
     # It imports Triton, and this module comes with every import of the package.
     from torch.utils.flop_counter import FlopCounterMode
 
+    with FlopCounterMode(display=False) as counter:
+        _push(network, _black_image(network, size, in_channels), training=False)
+    return int(counter.get_total_flops())
+
+
+def _black_image(network: nn.Module, size: tuple[int, int], in_channels: int) -> Tensor:
+    """Make an image where the network is: what it reads in between has no place on "meta"."""
     tensors = chain(network.parameters(), network.buffers(), [torch.empty(0)])
     alike = next(tensor for tensor in tensors if tensor.is_floating_point())
-    image = torch.zeros(1, in_channels, *size, device=alike.device, dtype=alike.dtype)
-    # A real image: what is no parameter and no buffer, or is read in between, has no place on
-    # torch's device "meta".
-    with FlopCounterMode(display=False) as counter:
-        _push(network, image, training=False)
-    return int(counter.get_total_flops())
+    return torch.zeros(1, in_channels, *size, device=alike.device, dtype=alike.dtype)
 
 
 def _push(network: nn.Module, image: Tensor, *, training: bool) -> None:

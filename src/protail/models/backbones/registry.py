@@ -12,8 +12,7 @@ from torch import nn
 from protail._messages import OWN_PART, nearest_names, not_installed, unknown_name
 from protail._registry import Registry
 from protail.data.augment import InputSpec
-from protail.models.backbones.shards import WeightsError
-from protail.models.backbones.weights import load_weights
+from protail.models.backbones.weights import WeightsError, load_weights
 from protail.options import Count, checked
 
 Builder = TypeVar("Builder", bound=Callable[[int], nn.Module])
@@ -97,8 +96,15 @@ def check_backbone_name(name: str) -> None:
     Traceback (most recent call last):
     ValueError: name='resnet33' is unknown; the nearest names are ...
     """
-    if name not in BACKBONES.names() and name not in TIMM_NAMES:
-        _check_timm_name(name)
+    if name in BACKBONES.names() or name in TIMM_NAMES:
+        return
+    try:
+        timm = _timm(name)
+    except ImportError as error:
+        if not name.startswith("timm/"):
+            raise ValueError(str(error)) from error
+    else:
+        _check_known(timm, name, name.removeprefix("timm/"))
 
 
 @checked
@@ -202,17 +208,6 @@ def _input_spec(model: Any) -> InputSpec | None:
         interpolation=known["interpolation"],
         squash=known.get("crop_mode") == "squash",
     )
-
-
-def _check_timm_name(name: str) -> None:
-    """Raise unless timm has a model of this name; without timm, unless it is said to be timm's."""
-    try:
-        timm = _timm(name)
-    except ImportError as error:
-        if name.startswith("timm/"):
-            return
-        raise ValueError(str(error)) from error
-    _check_known(timm, name, name.removeprefix("timm/"))
 
 
 def _timm(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Heads: feature vectors to logits, one head a file.
+"""Heads: feature vectors to logits.
 
 Every head is made from its sizes, as in ``CosineHead(n_classes, n_features)(features)``. One that
 goes on from a trained classifier takes it over first:
@@ -6,17 +6,13 @@ goes on from a trained classifier takes it over first:
 name in recipes.
 """
 
-from protail.models.heads.aligned import AlignedHead
 from protail.models.heads.cosine import CosineHead
 from protail.models.heads.expert_prototypes import ExpertPrototypeHead
-from protail.models.heads.experts import ExpertsHead, HeadPerExpert
-from protail.models.heads.linear import LinearHead
+from protail.models.heads.experts import ExpertsHead, HeadPerExpert, RoutedExpertsHead, Routing
+from protail.models.heads.linear import AlignedHead, LinearHead, ScaledHead, TauNormalizedHead
 from protail.models.heads.post_hoc_adjusted import PostHocAdjustedHead
 from protail.models.heads.prototype import PrototypeHead, class_means
 from protail.models.heads.registry import HEADS, head_names, make_head, register_head
-from protail.models.heads.routed_experts import RoutedExpertsHead, Routing
-from protail.models.heads.scaled import ScaledHead
-from protail.models.heads.tau_normalized import TauNormalizedHead
 
 __all__ = [
     "HEADS",

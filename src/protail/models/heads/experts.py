@@ -1,15 +1,24 @@
-"""A head for each expert: each sees its own part of the feature vector, and their mean decides."""
+"""A head for each expert, which sees its own part of the feature vector: all decide, or the first.
+
+The mean of all experts decides, or gates ask one after the other and stop where no further one is
+needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from protail.models.heads.cosine import CosineHead
+from protail.models.heads.linear import BuiltHead
 from protail.models.heads.registry import register_head
-from protail.options import Count, Positive, checked
+from protail.ops import full_precision, unit_rows
+from protail.options import Count, Positive, Range, checked
+from protail.profile import Counts
 
 
 class HeadPerExpert(nn.Module):
@@ -171,3 +180,218 @@ class ExpertsHead(HeadPerExpert):
             make=lambda width: CosineHead(n_classes, width, scale=scale),
         )
         self.scale = scale
+
+
+class Routing(NamedTuple):
+    """What the gates learn from.
+
+    Attributes
+    ----------
+    gates : Tensor, shape (batch, experts - 1)
+        Logits: above 0 the expert after this one is asked too.
+    running : Tensor, shape (batch, experts, classes)
+        Mean logits of the experts up to each.
+    """
+
+    gates: Tensor
+    running: Tensor
+
+
+@register_head("routed-experts", builds_on=("experts",), losses=("routing",))
+class RoutedExpertsHead(BuiltHead):
+    """Classify by the mean logits of the first experts, as many as an image needs.
+
+    After each expert but the last a gate sees the highest mean logits so far and at the
+    expert's features, and says whether to ask the next one. Only the gates learn; the classifiers
+    are those of stage 1. All experts are computed and the unused ones left out, which gives the
+    same logits as not computing them.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector; the experts' parts stand in it side by side.
+    experts : int
+        How many experts the backbone has, at least 2.
+    scale : float
+        What cosines are multiplied by, as in stage 1.
+    top : int
+        How many of the highest mean logits a gate sees; all of them where there are fewer.
+    units : int
+        How many numbers a gate makes of an expert's features.
+
+    Attributes
+    ----------
+    frozen : ExpertsHead
+        The classifiers of stage 1; their weights are buffers.
+    summaries : nn.ModuleList of nn.Linear
+        What the gates see of each expert's features.
+    gate : nn.Linear
+        What they all decide by.
+
+    References
+    ----------
+    Long-tailed Recognition by Routing Diverse Distribution-Aware Experts. ICLR 2021.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.models.heads import ExpertsHead, RoutedExpertsHead
+    >>> stage_1 = ExpertsHead(5, 6, experts=3)
+    >>> head = RoutedExpertsHead(5, 6, experts=3).build_on(stage_1, [9, 7, 5, 3, 1])
+    >>> x = torch.randn(4, 6)
+    >>> head(x).gates.shape, head(x).running.shape
+    (torch.Size([4, 2]), torch.Size([4, 3, 5]))
+    >>> head.eval()(x).shape
+    torch.Size([4, 5])
+    """
+
+    stage_1 = ("experts",)
+    taken_over = "frozen.experts.0.weight"
+
+    @checked
+    def __init__(
+        self,
+        n_classes: int,
+        n_features: int,
+        *,
+        experts: Annotated[int, Range(2, kind=int)] = 3,
+        scale: Positive = 30.0,
+        top: Count = 30,
+        units: Count = 16,
+    ) -> None:
+        super().__init__()
+        self.n_classes, self.n_features = n_classes, n_features
+        self.frozen = ExpertsHead(n_classes, n_features, experts=experts, scale=scale)
+        _turn_into_buffers(self.frozen)
+        self.top = min(top, n_classes)
+        width = n_features // experts
+        self.summaries = nn.ModuleList(
+            nn.Linear(width, units, bias=False) for _ in range(experts - 1)
+        )
+        self.gate = nn.Linear(self.top + units, 1)
+
+    def build_on(self, head: nn.Module, counts: Counts) -> Self:
+        """Take over the classifiers of stage 1.
+
+        Parameters
+        ----------
+        head : ExpertsHead
+            What stage 1 has learned, of the same size and scale.
+        counts : array-like of int, tensor or ClassProfile, shape (n_classes,)
+            Training rows of every class; not needed.
+
+        Returns
+        -------
+        RoutedExpertsHead
+            This head.
+        """
+        if not isinstance(head, ExpertsHead):
+            raise TypeError(
+                f"head is a {type(head).__name__}; expected an ExpertsHead (head 'experts' in "
+                "stage 1)."
+            )
+        theirs, ours = _size(head), _size(self.frozen)
+        if theirs != ours:
+            raise ValueError(
+                f"the head of stage 1 has {theirs}, this one {ours}; expected the same. Give "
+                "'routed-experts' the options experts and scale of stage 1."
+            )
+        self.frozen.load_state_dict(head.state_dict())
+        self._is_built = True
+        return self
+
+    def routing(self, x: Tensor) -> Routing:
+        """Give gates and running means.
+
+        Parameters
+        ----------
+        x : Tensor
+            Feature vectors (batch, channels).
+
+        Returns
+        -------
+        Routing
+            What the loss "routing" takes.
+        """
+        self.check_built()
+        with full_precision(x.device):  # whether a gate opens must not depend on rounding
+            logits_ebc = self.frozen.expert_logits(x)
+            # The mean over all of them is the very number that the head of stage 1 gives.
+            running_bec = torch.stack(
+                [logits_ebc[:n_asked].mean(0) for n_asked in range(1, len(logits_ebc) + 1)], dim=1
+            )
+            dtype = self.gate.weight.dtype
+            highest_bek = running_bec[:, :-1].topk(self.top).values.to(dtype)
+            parts = zip(self.summaries, self.frozen.parts(x.to(dtype))[:-1], strict=True)
+            summaries_beh = torch.stack(
+                [relu(summary(unit_rows(part)[0])) for summary, part in parts], dim=1
+            )
+            seen_beh = torch.cat([highest_bek, summaries_beh], dim=2)
+            return Routing(self.gate(seen_beh).squeeze(2), running_bec)
+
+    def experts_used(self, x: Tensor) -> Tensor:
+        """Count the experts that are asked.
+
+        Parameters
+        ----------
+        x : Tensor
+            Feature vectors (batch, channels).
+
+        Returns
+        -------
+        Tensor of int, shape (batch,)
+            From 1 to the number of experts.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from protail.models.heads import ExpertsHead
+        >>> from protail.models.heads import RoutedExpertsHead
+        >>> stage_1 = ExpertsHead(5, 6, experts=3)
+        >>> head = RoutedExpertsHead(5, 6, experts=3).build_on(stage_1, [9, 7, 5, 3, 1])
+        >>> _ = head.gate.weight.data.zero_(), head.gate.bias.data.fill_(-1.0)
+        >>> head.experts_used(torch.randn(4, 6))
+        tensor([1, 1, 1, 1])
+        """
+        return _n_asked(self.routing(x).gates)
+
+    def forward(self, x: Tensor) -> Routing | Tensor:
+        """Give what the gates learn from in training mode, otherwise the logits.
+
+        Parameters
+        ----------
+        x : Tensor
+            Feature vectors (batch, channels).
+
+        Returns
+        -------
+        Routing or Tensor
+            In training mode what the loss "routing" takes; in eval mode the mean logits (batch,
+            classes) of the experts that are asked.
+        """
+        routing = self.routing(x)
+        if self.training:
+            return routing
+        last_b11 = (_n_asked(routing.gates) - 1)[:, None, None]
+        return routing.running.gather(1, last_b11.expand(-1, 1, self.n_classes)).squeeze(1)
+
+
+def _n_asked(gates: Tensor) -> Tensor:
+    """One, and one more for each gate that is open before the first that is shut."""
+    return 1 + (gates > 0).long().cumprod(1).sum(1)
+
+
+def _turn_into_buffers(module: nn.Module) -> None:
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            delattr(part, name)
+            part.register_buffer(name, parameter.detach())
+
+
+def _size(head: ExpertsHead) -> str:
+    return (
+        f"{head.n_classes} classes, {head.n_features} features, {head.n_experts} experts and "
+        f"scale {head.scale:g}"
+    )

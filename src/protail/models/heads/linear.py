@@ -1,4 +1,4 @@
-"""The linear head, and what heads of stage 2 that go on from a trained one have in common."""
+"""The linear head, and the heads of stage 2 that go on from a trained one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from protail.models.heads.registry import register_head
-from protail.ops import full_precision
-from protail.options import Count, checked
+from protail.ops import full_precision, unit_rows
+from protail.options import Count, NonNegative, checked
 from protail.profile import ClassProfile, Counts
 
 
@@ -191,3 +191,158 @@ class FrozenLinear(BuiltHead):
     def extra_repr(self) -> str:
         """Show the sizes in ``repr``."""
         return f"{self.n_classes}, {self.n_features}"
+
+
+@register_head("scaled", builds_on=("linear",))
+class ScaledHead(FrozenLinear):
+    """Multiply the logits of stage 1, bias included, by one learned factor a class (LWS).
+
+    Before it learns every factor is 1 and the logits are those of stage 1.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector.
+
+    Attributes
+    ----------
+    scales : Parameter, shape (n_classes,)
+        The factors, all that learns.
+
+    References
+    ----------
+    Decoupling Representation and Classifier for Long-Tailed Recognition. ICLR 2020.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.models.heads import LinearHead, ScaledHead
+    >>> first, x = LinearHead(3, 2), torch.ones(1, 2)
+    >>> head = ScaledHead(3, 2).build_on(first, [9, 3, 1])
+    >>> torch.equal(head(x), first(x)), [name for name, _ in head.named_parameters()]
+    (True, ['scales'])
+    """
+
+    def __init__(self, n_classes: int, n_features: int) -> None:
+        super().__init__(n_classes, n_features)
+        self.scales = nn.Parameter(torch.ones(n_classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the logits (batch, classes), in the precision of the weights."""
+        return self.scales * self.stage_1_logits(x)
+
+
+@register_head("aligned", builds_on=("linear",))
+class AlignedHead(FrozenLinear):
+    """Blend the logits of stage 1 with a learned scaling and shift of them (DisAlign).
+
+    Of logits ``z`` it makes ``kappa * (scales * z + offsets) + (1 - kappa) * z``, where ``kappa``,
+    between 0 and 1, is the logistic function of a learned product with the feature vector. Before
+    it learns, the logits are those of stage 1.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector.
+
+    Attributes
+    ----------
+    scales, offsets : Parameter, shape (n_classes,)
+        What logits are multiplied by, and what is added.
+    confidence : Linear
+        Features to the log-odds of ``kappa``.
+
+    References
+    ----------
+    Distribution Alignment: A Unified Framework for Long-tail Visual Recognition. CVPR 2021.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.models.heads import AlignedHead, LinearHead
+    >>> first, x = LinearHead(3, 2), torch.ones(1, 2)
+    >>> head = AlignedHead(3, 2).build_on(first, [9, 3, 1])
+    >>> torch.equal(head(x), first(x)), head.kappa(x).shape
+    (True, torch.Size([1, 1]))
+    """
+
+    def __init__(self, n_classes: int, n_features: int) -> None:
+        super().__init__(n_classes, n_features)
+        self.scales = nn.Parameter(torch.ones(n_classes))
+        self.offsets = nn.Parameter(torch.zeros(n_classes))
+        self.confidence = nn.Linear(n_features, 1)
+        nn.init.constant_(self.confidence.weight, 0.1)
+
+    def kappa(self, x: Tensor) -> Tensor:
+        """Say how far each row is calibrated (batch, 1): 0 as in stage 1, 1 in full."""
+        with full_precision(x.device):
+            kappa: Tensor = self.confidence(self._checked_features(x)).sigmoid()
+        return kappa
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the logits (batch, classes), in the precision of the weights."""
+        logits_bc = self.stage_1_logits(x)
+        # The blend written as a change: where nothing is learned yet it is nothing, to the bit.
+        return logits_bc + self.kappa(x) * ((self.scales - 1) * logits_bc + self.offsets)
+
+
+@register_head("tau-normalized", builds_on=("linear",), learns=False)
+class TauNormalizedHead(FrozenLinear):
+    """Divide the weight vector of each class by its length to the power of tau.
+
+    Frequent classes have long weight vectors; without the lengths they lose that advantage.
+    Nothing learns here: there are no parameters.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+    n_features : int
+        Length of a feature vector.
+    tau : float, default=1
+        0 leaves the weights as they are; at 1 all have length 1 (L2-norm).
+    bias : bool, default=False
+        Whether the bias of stage 1 is added, as it is.
+
+    References
+    ----------
+    Decoupling Representation and Classifier for Long-Tailed Recognition. ICLR 2020.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.models.heads import LinearHead, TauNormalizedHead
+    >>> first = LinearHead(2, 2)
+    >>> _ = first.weight.data.copy_(torch.tensor([[6.0, 8.0], [0.0, 0.5]]))
+    >>> TauNormalizedHead(2, 2).build_on(first, [9, 1])(torch.ones(1, 2))
+    tensor([[1.4000, 1.0000]])
+    """
+
+    @checked
+    def __init__(
+        self, n_classes: int, n_features: int, *, tau: NonNegative = 1.0, bias: bool = False
+    ) -> None:
+        super().__init__(n_classes, n_features)
+        self.tau = tau
+        self.has_bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give the logits (batch, classes), in the precision of the weights."""
+        bias_c = self.frozen_bias if self.has_bias else None
+        with full_precision(x.device):
+            return linear(self._checked_features(x), self.normalized_weight(), bias_c)
+
+    def normalized_weight(self) -> Tensor:
+        """Give the weights as they are used; a row without length stays as it is."""
+        _, zero_c = unit_rows(self.frozen_weight)
+        lengths_c = torch.linalg.vector_norm(self.frozen_weight, dim=1)
+        lengths_c = torch.where(zero_c > 0, 1, lengths_c)
+        return self.frozen_weight * lengths_c.pow(-self.tau)[:, None]
+
+    def extra_repr(self) -> str:
+        """Show the options in ``repr``."""
+        return f"{super().extra_repr()}, tau={self.tau!r}, bias={self.has_bias!r}"

@@ -129,7 +129,7 @@ class Distance:
         return Inputs(u_bd, v_cd, inputs.temperature), adjustment_c, self
 
     def link_(self, square_bc: Tensor, own_b1: Tensor) -> None:
-        """Turn squares, and lengths of ``x - c`` for the own class, into distances, in place."""
+        """Turn squares, and lengths of ``x - c`` for the target class, into distances, in place."""
         own_b1.square_()
 
     def pull_(self, p: Tensor, distance: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""How far trainings have come: a bar for each seed, or a line now and then."""
+"""How far a command has come, and how long it will take: a bar, or a line now and then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from protail.cli._progress import in_words
+from protail._messages import counted
 from protail.cli.command import Voice, console
 
 if TYPE_CHECKING:
@@ -15,9 +15,102 @@ if TYPE_CHECKING:
 
 Watcher = Callable[["Progress"], None]
 
+_FIRST_WORD_AFTER = 2.0
 _LINES = 10
 # What is beside the words of a bar: "seed 4", the least that shows a bar, and spaces.
 _BESIDE = 16
+
+
+@contextmanager
+def row_progress(voice: Voice, n_rows: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show rows done: a bar for whoever watches, one line with the time needed otherwise.
+
+    Parameters
+    ----------
+    voice : Voice
+        Who tells it.
+    n_rows : int
+        Rows in all.
+    done : int
+        Rows that an earlier start has done.
+
+    Yields
+    ------
+    callable
+        Call it with the number of rows done since the last call.
+    """
+    if voice.is_watched:
+        with _row_bar(n_rows, done) as advance:
+            yield advance
+    else:
+        yield _Forecast(voice, n_rows - done)
+
+
+@contextmanager
+def _row_bar(n_rows: int, done: int) -> Iterator[Callable[[int], None]]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("rows"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rows", total=n_rows, completed=done)
+        yield lambda rows: bar.advance(task, rows)
+
+
+class _Forecast:
+    """Say once how long the rest will take, when enough is done to know; nothing if it is short."""
+
+    def __init__(self, voice: Voice, n_rows: int) -> None:
+        self._voice = voice
+        self._left = n_rows
+        self._done = 0
+        self._begin: float | None = None
+        self._said = False
+
+    def __call__(self, rows: int) -> None:
+        now = time.perf_counter()
+        self._left -= rows
+        if self._begin is None:
+            # The first block pays for what is set up only once.
+            self._begin = now
+            return
+        self._done += rows
+        passed = now - self._begin
+        if not self._said and passed >= _FIRST_WORD_AFTER and self._left > 0:
+            seconds = self._left * passed / self._done
+            to_go = counted(self._left, "row")
+            self._voice.say(f"{to_go} to go: about {in_words(seconds)}.")
+            self._said = True
+
+
+def in_words(seconds: float) -> str:
+    """Write a duration as people say it.
+
+    Examples
+    --------
+    >>> from protail.cli.progress import in_words
+    >>> in_words(42.3), in_words(200), in_words(9000)
+    ('42 s', '3 min 20 s', '2 h 30 min')
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 @contextmanager
@@ -37,14 +130,14 @@ def training_progress(voice: Voice, jobs: Sequence[Job]) -> Iterator[Watcher]:
         The ``watch`` argument of `protail.experiments.run_jobs`.
     """
     if voice.is_watched:
-        with _bars(jobs) as watch:
+        with _training_bars(jobs) as watch:
             yield watch
     else:
         yield _Lines(voice)
 
 
 @contextmanager
-def _bars(jobs: Sequence[Job]) -> Iterator[Watcher]:
+def _training_bars(jobs: Sequence[Job]) -> Iterator[Watcher]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
@@ -109,8 +202,8 @@ def _words(progress: Progress, left: float | None, width: int | None = None) -> 
         parts["phase"] = f" ({progress.phase})"
     parts["loss"] = f", loss {progress.loss:.3f}"
     if progress.scores:
-        shares = (f"{name} {100 * share:.1f}" for name, share in progress.scores.items())
-        parts["scores"] = f", {' '.join(shares)} %"
+        fractions = (f"{name} {100 * fraction:.1f}" for name, fraction in progress.scores.items())
+        parts["scores"] = f", {' '.join(fractions)} %"
     if progress.epoch == _epochs(progress):
         parts["left"] = ", finishing"
     elif left is not None:
