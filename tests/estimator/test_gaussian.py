@@ -13,7 +13,9 @@ def problem(counts, n_channels, seed):
     rng = np.random.default_rng(seed)
     code = np.repeat(np.arange(len(counts)), counts)
     centres = 2 * rng.normal(size=(len(counts), n_channels))
-    x = centres[code] + rng.normal(size=(len(code), n_channels)) @ rng.normal(size=(n_channels,) * 2)
+    x = centres[code] + rng.normal(size=(len(code), n_channels)) @ rng.normal(
+        size=(n_channels,) * 2
+    )
     return x, code
 
 
@@ -63,9 +65,7 @@ def test_a_row_left_out_is_as_if_it_had_never_been(counts, n_channels, ridge, se
     found = form.logits_without(torch.from_numpy(x[held]), torch.from_numpy(code[held]))
     for place, row in enumerate(held):
         rest = np.arange(len(x)) != row
-        expected = logits_by_loop(
-            x[rest], code[rest], x[[row]], len(counts), absolute, form.kappa
-        )
+        expected = logits_by_loop(x[rest], code[rest], x[[row]], len(counts), absolute, form.kappa)
         np.testing.assert_allclose(found[place], expected[0], rtol=1e-5, atol=1e-5)
 
 

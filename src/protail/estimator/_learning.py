@@ -35,7 +35,9 @@ def calibrate(logits_nc: Tensor, code_n: Tensor, weight_c: Tensor) -> Calibratio
     filled_c = weight_c > 0
     logits_nc = logits_nc[:, filled_c]
     code_n = (filled_c.cumsum(0) - 1)[code_n]
-    weight_n = torch.bincount(code_n, minlength=logits_nc.shape[1])[code_n].to(logits_nc).reciprocal()
+    weight_n = (
+        torch.bincount(code_n, minlength=logits_nc.shape[1])[code_n].to(logits_nc).reciprocal()
+    )
     weight_n = weight_n / weight_n.sum()
     # Two features a class, in units that make a first guess of (2, 1) fair.
     unit = logits_nc.std(1).mean().clamp_min(torch.finfo(logits_nc.dtype).tiny)
@@ -62,9 +64,7 @@ def _surprise(feature_nck: Tensor, own_nk: Tensor, weight_n: Tensor, guess_k: Te
     return float(weight_n @ (total_n - own_nk @ guess_k))
 
 
-def _newton_step(
-    feature_nck: Tensor, own_nk: Tensor, weight_n: Tensor, guess_k: Tensor
-) -> Tensor:
+def _newton_step(feature_nck: Tensor, own_nk: Tensor, weight_n: Tensor, guess_k: Tensor) -> Tensor:
     p_nc = torch.softmax(feature_nck @ guess_k, 1)
     mean_nk = torch.einsum("nc,nck->nk", p_nc, feature_nck)
     gradient_k = weight_n @ (mean_nk - own_nk)
