@@ -29,10 +29,10 @@ def expected_seconds(
     """Say how long a group takes, by the results of such hardware (by default of any).
 
     Seconds of one of several trained at once, its classifiers included. Results whose phases are
-    the same but for their length tell it best. Without any, each phase is forecast alone: by results of
-    nothing but such a phase, else by plain trainings of the backbone in batches of that size, or of
-    any size, by the number of images, with a careful guess for other methods. None where no such
-    result is there.
+    the same but for their length tell it best. Without any, each phase is forecast alone: by
+    results of nothing but such a phase, else by plain trainings of the backbone in batches of that
+    size, or of any size, by the number of images, with a careful guess for other methods. None
+    where no such result is there.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""From tables to trainings: which experiments tables want, sorted by the representation they use."""
+"""From tables to trainings: the experiments of tables, by the representation they use."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def missing_groups(
 ) -> list[Group]:
     """Sort missing experiments by the representation they need, in the order they are wanted.
 
-    All experiments of one representation are to be comparable: where it has to be trained again, those
-    of ``wanted`` and ``known`` that are there already are evaluated on it again.
+    All experiments of one representation are to be comparable: where it has to be trained again,
+    those of ``wanted`` and ``known`` that are there already are evaluated on it again.
 
     Examples
     --------

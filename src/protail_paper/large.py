@@ -165,7 +165,7 @@ def mark_miniatures(
     >>> [experiment] = mark_miniatures(
     ...     [Experiment("wd", Subset("imagenet-lt"), 0)], lambda subset: data, print
     ... )
-    Not the ImageNet-LT of the paper (2 images instead of 115,846): marked as a miniature.
+    Not the ImageNet-LT of the paper (2 images instead of 115,846): results are marked 'miniature'.
     >>> experiment.subset.miniature
     2
     """
@@ -179,7 +179,7 @@ def mark_miniatures(
             if known and n:
                 say(
                     f"Not the {known.title} of the paper ({n:,} images instead of "
-                    f"{known.n_images:,}): marked as a miniature."
+                    f"{known.n_images:,}): results are marked 'miniature'."
                 )
             marked[subset] = replace(subset, miniature=n) if known else subset
         experiments.append(replace(experiment, subset=marked[subset]))

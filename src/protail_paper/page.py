@@ -1,4 +1,4 @@
-"""The page of results: tables in Markdown, made of the results in a folder and never written by hand."""
+"""The page of results: tables in Markdown, made from result files, never written by hand."""
 
 from __future__ import annotations
 

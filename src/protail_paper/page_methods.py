@@ -45,12 +45,12 @@ _PAIRED_NOTE = """\
 Learned prototypes minus another classifier, by the names of their recipes (*alone*: stage 1 with
 the head it was trained with; in brackets what is set otherwise), on the very same frozen backbone:
 results of a seed are compared where the hashes of its weights are equal. In points of accuracy on
-the test images, mirrored. In brackets an interval of 95 % over trainings and over test images: half its
-width is the root of the sum of the squares of two half-widths, that of the t interval of the seeds'
-differences (of three seeds: 2 degrees of freedom, 4.30 standard errors), and that of the t interval
-of the images' differences, each its mean over seeds; rather too wide than too narrow. Of one seed
-it is over test images alone, and about that one training. It is about other seeds and other test
-images of the same classes: not about other subsets to train on, nor about other classes.
+the test images, mirrored. In brackets an interval of 95 % over trainings and over test images: half
+its width is the root of the sum of the squares of two half-widths, that of the t interval of the
+seeds' differences (of three seeds: 2 degrees of freedom, 4.30 standard errors), and that of the t
+interval of the images' differences, each its mean over seeds; rather too wide than too narrow. Of
+one seed it is over test images alone, and about that one training. It is about other seeds and
+other test images of the same classes: not about other subsets to train on, nor about other classes.
 The tau of `tau-norm` and the rate and decay of `wd-max` were chosen on WD, CIFAR-100-LT at 100 and
 one set of images, but where it says *chosen on CIFAR-10-LT*: elsewhere others may be better, and
 there they are. Prototypes learn from images with AutoAugment and Cutout, and so does

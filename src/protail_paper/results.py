@@ -198,7 +198,7 @@ class Results:
         return any(len(hashes) > 1 for hashes in trained.values())
 
     def add(self, experiment: Experiment, outcome: Mapping[str, Any]) -> Path:
-        """Keep what came out of an experiment, in plain values; the file is complete or not there."""
+        """Keep what came out of an experiment, as plain values; the file is whole or not there."""
         record = {
             "format": _FORMAT,
             "version": _VERSION,

@@ -309,6 +309,6 @@ def take_run(
         results.add(experiment, {**score_head(last.head, last.features), **shared})
         return experiment
     raise RunError(
-        f"{folder}: no experiment has the recipe, images and seed of this run; expected a run that is "
-        "wanted. protail bench status --json lists those that are missing."
+        f"{folder}: no experiment has the recipe, images and seed of this run; expected a run "
+        "that is wanted. protail bench status --json lists those that are missing."
     )

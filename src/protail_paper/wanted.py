@@ -179,7 +179,7 @@ def _hash_once(name: str, overrides: str, *, alone: bool = False) -> str:
 
 
 def experiment_key(recipe: Recipe, subset: Subset, seed: int) -> str:
-    """Name an experiment by everything its numbers depend on: the same text for the same computation.
+    """Name an experiment by all that its numbers depend on: one text for one computation.
 
     Examples
     --------

@@ -39,11 +39,11 @@ def noise(counts, seed):
 
 
 @pytest.fixture(scope="module")
-def subset(tmp_path_factory):
+def subset_file(tmp_path_factory):
     counts = long_tailed_counts(100, 100, 100)
     about = subset_description(imbalance=100, kind="exp", selection="shuffled", seed=0, n_max=100)
     data = DataSet("cifar100-lt", noise(counts, 0), noise([1] * 100, 1), description=about)
-    file = tmp_path_factory.mktemp("draws") / "small.zip"
+    file = tmp_path_factory.mktemp("subsets") / "small.zip"
     save_subset(data, file)
     return file
 
@@ -98,10 +98,12 @@ def test_data_that_is_not_there_is_told_once_before_anything_runs(no_cifar10, tm
     assert not (tmp_path / "results").exists()
 
 
-def test_of_several_data_sets_it_says_how_to_do_without_the_missing_one(no_cifar10, subset):
+def test_of_several_data_sets_it_says_how_to_do_without_one(no_cifar10, subset_file):
     subsets = [Subset("cifar100-lt", 100), Subset("cifar10-lt", 100)]
-    with pytest.raises(ValueError, match=r"cifar10-lt: it is not .* --only leaves its results out"):
-        Images([subset], None).find_all(subsets)
+    with pytest.raises(
+        ValueError, match=r"cifar10-lt: it is not .* --only leaves its experiments out"
+    ):
+        Images([subset_file], None).find_all(subsets)
 
 
 def test_experiments_that_cannot_be_changed_like_that_are_not_known():
@@ -162,22 +164,22 @@ def test_subsets_are_evaluated_aside(tmp_path):
         again(Subset("cifar100-lt", 100, aside_from=10))
 
 
-def test_a_slice_is_run_and_its_results_are_found(subset, tmp_path):
-    given = ["table8", "--subset", subset, "--device", "cpu", *SMALL]
+def test_a_slice_is_run_and_its_results_are_found(subset_file, tmp_path):
+    given = ["table8", "--subset", subset_file, "--device", "cpu", *SMALL]
     ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
-    assert "4 results were run; 0 are missing." in ended.output
+    assert "4 experiments were run; 0 are missing." in ended.output
     ended = run(*given, "--at-once", 1, folder=tmp_path)
     assert ended.exit_code == 0, ended.output
-    assert "8 results were run; 0 are missing." in ended.output
+    assert "8 experiments were run; 0 are missing." in ended.output
     again = run(*given, folder=tmp_path)
-    assert "12 results: 12 are there, 0 are missing." in again.output
+    assert "12 experiments: 12 are there, 0 are missing." in again.output
     # What was tried out is not taken for the table.
     status = run("status", "table8", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 24
 
 
-def test_sigterm_keeps_finished_results_and_the_same_command_goes_on(subset, tmp_path, monkeypatch):
-    given = ["table8", "--subset", subset, "--device", "cpu", *SMALL, "--at-once", 1]
+def test_sigterm_keeps_finished_results_and_it_goes_on(subset_file, tmp_path, monkeypatch):
+    given = ["table8", "--subset", subset_file, "--device", "cpu", *SMALL, "--at-once", 1]
     given += ["--set", "representation.batch_size=512"]
     two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
     with monkeypatch.context() as patch:
@@ -190,8 +192,8 @@ def test_sigterm_keeps_finished_results_and_the_same_command_goes_on(subset, tmp
     )
     assert len(steps) == n_steps
     ended = run(*two, folder=tmp_path)
-    assert "8 results: 4 are there, 4 are missing." in ended.output
-    assert "4 results were run; 0 are missing." in ended.output
+    assert "8 experiments: 4 are there, 4 are missing." in ended.output
+    assert "4 experiments were run; 0 are missing." in ended.output
 
 
 def test_the_page_is_written_from_the_results(tmp_path):
@@ -218,8 +220,11 @@ def test_results_are_taken(tmp_path):
         (["tabel1"], "'table1'"),
         (["take"], "take needs a folder"),
         (["table1", "--backbone", "resnet"], "ResNet-34"),
-        (["table9", "--backbone", "ResNet-50"], "no result on ResNet-50; expected one of ResNet-3"),
-        (["status", "table9", "--backbone", "ResNet-50"], "no result on ResNet-50"),
+        (
+            ["table9", "--backbone", "ResNet-50"],
+            "no experiment on ResNet-50; expected one of",
+        ),
+        (["status", "table9", "--backbone", "ResNet-50"], "no experiment on ResNet-50"),
         (["table1", "--subset", "nowhere.zip"], "no such file"),
         (["table1", "--budget", "long"], "no duration"),
         (["table1", "--set", "classifier.tua=1"], "tau"),
@@ -288,7 +293,7 @@ def test_status_counts_apart_what_needs_images_of_your_own(tmp_path):
         assert line in " ".join(ended.output.split())
     assert " missing, table5 and table6 aside, which need images that you bring." in ended.output
     counted = json.loads(run("status", "--json", folder=tmp_path).stdout)
-    assert f"Of {counted['results']:,} results {counted['results']:,} are missing" in ended.output
+    assert f"Of {counted['cells']:,} experiments {counted['cells']:,} are missing" in ended.output
     assert not any("imagenet-lt" in command for command in counted["missing"])
     assert "table5" not in run("status", "all", folder=tmp_path).output
     alone = json.loads(run("status", "table6", "--json", folder=tmp_path).stdout)
@@ -301,20 +306,20 @@ def test_status_of_all_but_one(tmp_path):
     for experiment in there:
         results.add(experiment, {"scores": SCORES, "seconds": {"representation": 120.0}})
     ended = run("status", "table8", "--backbone", "ResNet-34", folder=tmp_path)
-    assert "Of 12 results 1 is missing." in ended.output
+    assert "Of 12 experiments 1 is missing." in ended.output
     assert "| table8 | ResNet-34 | 12    | 1       |" in ended.output
     assert "ResNet-32" not in ended.output
     assert "Left to train: 1 representation; 1 takes 2 min 0 s." in ended.output
     results.add(lacking, {"scores": SCORES})
     ended = run("status", "table8", "--backbone", "ResNet-34", folder=tmp_path)
-    assert "Of 12 results 0 are missing." in ended.output
+    assert "Of 12 experiments 0 are missing." in ended.output
     assert "Left to train" not in ended.output
 
 
 def test_status_of_some_trainings(tmp_path):
     ended = run("status", "table4", "--only", "wd (*lt-50, seed ?", folder=tmp_path)
     assert ended.exit_code == 0, ended.output
-    assert ended.output.startswith("Of 36 results 36 are missing.\n")
+    assert ended.output.startswith("Of 36 experiments 36 are missing.\n")
     assert "Left to train: 3 representations; of 3 no result tells the time." in ended.output
 
 
@@ -393,7 +398,7 @@ def test_errata_of_what_is_not_counted_are_its_sums(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("tar") is None or os.name == "nt", reason="needs tar and a shell")
-def test_a_slice_on_another_machine(subset, tmp_path):
+def test_a_slice_on_another_machine(subset_file, tmp_path):
     """The script's both halves; the other machine is this one, reached by a shell."""
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
@@ -401,7 +406,7 @@ def test_a_slice_on_another_machine(subset, tmp_path):
     shutil.copy(ROOT / "benchmarks" / "gpu_slice.sh", tree / "benchmarks")
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "draws").mkdir()
-    shutil.copy(subset, tree / "draws")
+    shutil.copy(subset_file, tree / "draws")
     other = tmp_path / "reach"
     other.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     other.chmod(0o755)
@@ -436,7 +441,7 @@ def test_a_slice_on_another_machine(subset, tmp_path):
     os.utime(out / "began", (1, 1))
     ended = slice_of_table8("--here", str(out))
     assert ended.returncode == 0, ended.stderr
-    assert "12 results: 12 are there" in ended.stdout + ended.stderr
+    assert "12 experiments: 12 are there" in ended.stdout + ended.stderr
     [packed] = out.iterdir()
     with tarfile.open(packed) as archive:
         assert [Path(name).name for name in archive.getnames()] == [first.name]

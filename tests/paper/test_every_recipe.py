@@ -1,4 +1,4 @@
-"""A result of every recipe that comes with the package: run, kept, read back."""
+"""An experiment of every recipe that comes with the package: run, kept, read back."""
 
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,7 +25,7 @@ small = cache(small_recipe)
 
 @dataclass(frozen=True)
 class SmallExperiment(Experiment):
-    """A result whose networks and trainings are small."""
+    """An experiment whose networks and trainings are small."""
 
     @cached_property
     def recipe(self):

@@ -1,4 +1,4 @@
-"""Tables 5 and 6: which results they are made of, and how they are shown."""
+"""Tables 5 and 6: which experiments they are made of, and how they are shown."""
 
 import hashlib
 import json

@@ -48,8 +48,8 @@ def test_other_images_are_found_out(imagenet):
     [line] = said
     n = len(data.train)
     assert line == (
-        f"Not the ImageNet-LT of the paper ({n:,} images instead of 115,846): results are marked as "
-        "a miniature."
+        f"Not the ImageNet-LT of the paper ({n:,} images instead of 115,846): results are marked "
+        "'miniature'."
     )
 
 
@@ -153,8 +153,8 @@ def small_table(table, folder, results, monkeypatch):
     return run(*words, folder=results)
 
 
-def check_small_table(table, n_images, results):
-    results = Results(results / "cells")
+def check_small_table(table, n_images, folder):
+    results = Results(folder / "cells")
     assert len(results) == 18
     trained = {}
     for result in results:
@@ -171,7 +171,7 @@ def check_small_table(table, n_images, results):
     assert not any(
         experiment in results for experiment in wanted_experiments([table], LARGE[table].backbones)
     )
-    assert results_page(results) == results_page(Results(results / "nothing"))
+    assert results_page(results) == results_page(Results(folder / "nothing"))
 
 
 def test_table_5_from_folders_to_results_on_a_miniature(imagenet, tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_table_5_from_folders_to_results_on_a_miniature(imagenet, tmp_path, monk
     assert ended.exit_code == 0, ended.output
     n_images = len(load_dataset("imagenet-lt", root=imagenet).train)
     assert f"({n_images:,} images instead of 115,846)" in ended.output
-    assert "18 results were run; 0 are missing." in ended.output
+    assert "18 experiments were run; 0 are missing." in ended.output
     check_small_table("table5", n_images, tmp_path)
     status = run("status", "table5", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 18

@@ -14,7 +14,7 @@ from reference.made_up_results import labels_of_test, outcome_of, right_images
 DATA = {"dataset": "cifar100-lt", "imbalance": 100}
 
 
-def result(right, seed=0, data=DATA):
+def result_of(right, seed=0, data=DATA):
     views = ("plain", "mirrored")
     return Result(
         {
@@ -27,7 +27,7 @@ def result(right, seed=0, data=DATA):
 
 
 def row(rights):
-    return [result(right, seed) for seed, right in enumerate(rights)]
+    return [result_of(right, seed) for seed, right in enumerate(rights)]
 
 
 def two_rows(n=203, n_seeds=3):
@@ -119,8 +119,8 @@ def test_verdicts():
     n = 400
     base = np.arange(n) < 200
     better = np.arange(n) < 240
-    assert paired_difference([result(base)], [result(better)]).verdict == "ahead"
-    assert paired_difference([result(better)], [result(base)]).verdict == "behind"
+    assert paired_difference([result_of(base)], [result_of(better)]).verdict == "ahead"
+    assert paired_difference([result_of(better)], [result_of(base)]).verdict == "behind"
     # Three trainings of which one goes the other way say nothing, however many the images.
     other = [better, better, np.arange(n) < 190]
     assert paired_difference(row([base] * 3), row(other)).verdict == "cannot be told apart"
@@ -133,7 +133,7 @@ def test_seeds_are_paired_whatever_their_order():
 
 @pytest.mark.parametrize("n", [2, 8, 13])
 def test_rows_of_nothing_right_and_of_everything(n):
-    none, every = result(np.zeros(n)), result(np.ones(n))
+    none, every = result_of(np.zeros(n)), result_of(np.ones(n))
     found = paired_difference([none], [every])
     assert (found.first, found.second, found.difference) == (0.0, 1.0, 1.0)
     assert (found.low, found.high) == (1.0, 1.0)
@@ -141,7 +141,7 @@ def test_rows_of_nothing_right_and_of_everything(n):
 
 
 def test_the_view_that_is_asked_for():
-    one, other = result(np.ones(9)), result(np.ones(9))
+    one, other = result_of(np.ones(9)), result_of(np.ones(9))
     other.record["right"]["plain"] = pack_bits(np.arange(9) < 3)
     other.record["scores"]["plain"]["all"] = 3 / 9
     assert paired_difference([one], [other]).difference == 0
@@ -150,7 +150,7 @@ def test_the_view_that_is_asked_for():
 
 def test_older_results_say_less_about_their_images():
     newer = DATA | {"imbalance": 100.0, "selection": "shuffled", "held_out": 0.0}
-    assert paired_difference([result([1, 0])], [result([1, 1], data=newer)]).difference == 0.5
+    assert paired_difference([result_of([1, 0])], [result_of([1, 1], data=newer)]).difference == 0.5
 
 
 @pytest.mark.parametrize(
@@ -163,25 +163,25 @@ def test_older_results_say_less_about_their_images():
     ],
 )
 def test_results_that_are_no_pairs(first, second, said):
-    rows = [[result([1, 0], *each) for each in row] for row in (first, second)]
+    rows = [[result_of([1, 0], *each) for each in row] for row in (first, second)]
     with pytest.raises(ValueError, match=said):
         paired_difference(*rows)
 
 
 def test_results_of_other_numbers_of_images():
     with pytest.raises(ValueError, match=r"\[2, 3\] images"):
-        paired_difference([result([1, 0])], [result([1, 0, 1])])
+        paired_difference([result_of([1, 0])], [result_of([1, 0, 1])])
 
 
 @pytest.mark.parametrize("images", [[True, False, False], [True] * 4, [False] * 3])
 def test_images_that_do_not_fit(images):
     with pytest.raises(ValueError, match=r"expected \(3,\).*at least 2"):
-        paired_difference([result([1, 0, 1])], [result([1, 1, 1])], images=np.array(images))
+        paired_difference([result_of([1, 0, 1])], [result_of([1, 1, 1])], images=np.array(images))
 
 
 def test_a_result_that_diverged():
     with pytest.raises(ValueError, match="second has diverged with seed 0"):
-        paired_difference([result([1])], [Result({"seed": 0, "data": DATA, "diverged": True})])
+        paired_difference([result_of([1])], [Result({"seed": 0, "data": DATA, "diverged": True})])
 
 
 @pytest.mark.parametrize(("imbalance", "n_few"), [(100, 30), (50, 18)])
@@ -214,7 +214,7 @@ def test_labels_are_not_taken_where_results_say_otherwise():
     others = {"mirrored": scores | {"few": scores["few"] + 0.01}}
     assert group_images([made_up(), made_up(scores=others)], "few") is None
     assert group_images([made_up(), made_up()], "few") is not None
-    fewer = made_up(**{part: result([1, 0]).record[part] for part in ("right", "scores")})
+    fewer = made_up(**{part: result_of([1, 0]).record[part] for part in ("right", "scores")})
     fewer.record["scores"]["mirrored"]["few"] = 0.5
     assert group_images([fewer], "few") is None
 

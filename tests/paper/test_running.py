@@ -420,8 +420,8 @@ def test_a_finished_run_is_taken_as_the_result_it_is(made, data, tmp_path):
         assert taken == experiment
         for key in ("recipe", "scores", "right", "norms", "backbone", "cost"):
             assert new.get(experiment).record[key] == results.get(experiment).record[key]
-        with pytest.raises(RunError, match="no result has the recipe, images and seed"):
+        with pytest.raises(RunError, match="no experiment has the recipe, images and seed"):
             take_run(folder, wanted([1]), new, lambda subset: data, CPU.device)
-        with pytest.raises(RunError, match="no result has the recipe, images and seed"):
+        with pytest.raises(RunError, match="no experiment has the recipe, images and seed"):
             take_run(folder, wanted(), new, lambda subset: tiny_data(), CPU.device)
     assert len(Results(tmp_path / "cells")) == 2
