@@ -1,4 +1,4 @@
-"""Running the results that are missing: a representation together with all its classifiers."""
+"""Running the experiments that are missing: a representation together with all its classifiers."""
 
 from __future__ import annotations
 
