@@ -46,7 +46,7 @@ def quickstart(
     """
     from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset
     from protail.estimator import check_replaceable
-    from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, evaluate_bundled
+    from protail_paper.bundled import BUNDLED_TABLES, bundled_experiment, evaluate_bundled
 
     check_replaceable(output, overwrite=overwrite)
     begin = time.perf_counter()
@@ -59,7 +59,7 @@ def quickstart(
     for note in _NOTES:
         voice.say(note)
     first = BUNDLED_TABLES[0]
-    softmax = evaluated[bundled_cell(first, first.rows[0]).key]["plain"]
+    softmax = evaluated[bundled_experiment(first, first.rows[0]).key]["plain"]
     model, picture = _save_model(data, softmax, output, voice, overwrite=overwrite)
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.say("Next, on your own features: protail fit features.npz -o model")
@@ -87,14 +87,14 @@ def _introduce(data: FeatureData, voice: Voice) -> None:
 def _shown(table: Table, evaluated: Evaluated) -> RichTable:
     from rich.table import Table as RichTable
 
-    from protail_paper.bundled import bundled_cell
+    from protail_paper.bundled import bundled_experiment
     from protail_paper.paper import GROUPS
 
     shown = RichTable("in %", title=f"Table {table.paper}: {table.title}")
     for header in (*GROUPS, "paper: all"):
         shown.add_column(header, justify="right")
     for row in table.rows:
-        scores = _scores(evaluated[bundled_cell(table, row).key]["mirrored"])
+        scores = _scores(evaluated[bundled_experiment(table, row).key]["mirrored"])
         ours = [f"{100 * scores[group]:.1f}" for group in GROUPS]
         shown.add_row(_label(row), *ours, _paper_all(table, row))
     return shown
@@ -128,13 +128,13 @@ def _scores(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _record(table: Table, evaluated: Evaluated) -> list[dict[str, Any]]:
-    from protail_paper.bundled import bundled_cell
+    from protail_paper.bundled import bundled_experiment
 
     records = []
     for row in table.rows:
-        cell = bundled_cell(table, row)
-        views = {view: _scores(one) for view, one in evaluated[cell.key].items()}
-        names = {"row": _label(row), "recipe": cell.recipe_name}
+        experiment = bundled_experiment(table, row)
+        views = {view: _scores(one) for view, one in evaluated[experiment.key].items()}
+        names = {"row": _label(row), "recipe": experiment.recipe_name}
         records.append({**names, **views, "paper": _paper_row(table, row)})
     return records
 
