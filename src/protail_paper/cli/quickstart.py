@@ -28,9 +28,9 @@ _SOFTMAX, _PROTOTYPES = "softmax", "prototypes"
 _NOTES = (
     "Logits are averaged over an image and its mirror image, as the published code does. The "
     "paper's numbers are of a larger network (its code has a ResNet-34): compare shapes, not "
-    "levels. In brackets: the mean of its groups, where its printed number is another one.",
+    "levels. In brackets: what the paper's many, medium and few give, where its All differs.",
     "Softmax, refitted: the linear layer of stage 1 was not kept; this one is learned again on "
-    "the training features, with the loss, rate and weight decay of stage 1.",
+    "the training features, with the loss, learning rate and weight decay of stage 1.",
 )
 
 
@@ -171,7 +171,7 @@ def _save_model(
     said = ", ".join(f"{group} {100 * score:.1f}" for group, score in _scores(evaluation).items())
     voice.say(
         f"PrototypeClassifier() on the {len(data.train):,} training features alone, nothing "
-        f"augmented or mirrored: {said}."
+        f"augmented or flipped: {said}."
     )
     return evaluation, picture
 
