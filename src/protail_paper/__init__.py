@@ -1,4 +1,4 @@
-"""Benchmarks: the paper's numbers as data, cells that stand beside them, tables made of both."""
+"""Benchmarks: the paper's numbers as data, results that stand beside them, tables made of both."""
 
 from protail_paper.paper import (
     PAPER_FIGURES,

@@ -11,7 +11,7 @@ from protail.evaluation import Evaluation
 from protail.experiments import Options, Pipeline, evaluate_logits, logits_of_test
 from protail.training import ClassifierSettings, RepresentationSettings
 from protail_paper.tables import TABLES, Row, Table
-from protail_paper.wanted import Cell
+from protail_paper.wanted import Experiment
 
 BUNDLED_TABLES = tuple(TABLES[name] for name in ("table1", "table2", "table8"))
 # What computed the features.
@@ -25,8 +25,8 @@ _KEPT = (
 )
 
 
-def bundled_cell(table: Table, row: Row) -> Cell:
-    """Give the cell that a row of a table comes to on the bundled features.
+def bundled_experiment(table: Table, row: Row) -> Experiment:
+    """Give the experiment that a row of a table comes to on the bundled features.
 
     Parameters
     ----------
@@ -37,17 +37,17 @@ def bundled_cell(table: Table, row: Row) -> Cell:
 
     Returns
     -------
-    Cell
+    Experiment
         The one that was run on the images these features were computed from.
 
     Examples
     --------
-    >>> from protail_paper.bundled import BUNDLED_TABLES, bundled_cell
+    >>> from protail_paper.bundled import BUNDLED_TABLES, bundled_experiment
     >>> table = BUNDLED_TABLES[0]
-    >>> bundled_cell(table, table.rows[1]).recipe_name
+    >>> bundled_experiment(table, table.rows[1]).recipe_name
     'wd-resnet32/ncm'
     """
-    return table.cell(row, BACKBONE, SEED)
+    return table.experiment(row, BACKBONE, SEED)
 
 
 def evaluate_bundled(data: FeatureData) -> dict[str, dict[str, Evaluation]]:
@@ -61,10 +61,10 @@ def evaluate_bundled(data: FeatureData) -> dict[str, dict[str, Evaluation]]:
     Returns
     -------
     dict of str to dict of str to Evaluation
-        By the key of `bundled_cell`, then "plain" and "mirrored".
+        By the key of `bundled_experiment`, then "plain" and "mirrored".
     """
-    cells = [bundled_cell(table, row) for table in BUNDLED_TABLES for row in table.rows]
-    wanted = {cell.key: cell.recipe for cell in cells}
+    experiments = [bundled_experiment(table, row) for table in BUNDLED_TABLES for row in table.rows]
+    wanted = {experiment.key: experiment.recipe for experiment in experiments}
     classifiers = {key: one.classifier for key, one in wanted.items() if one.classifier is not None}
     softmaxes = {
         key: refitted(one.representation)

@@ -15,7 +15,7 @@ from protail_paper.tables import (
     TWO_SETS,
     named,
 )
-from protail_paper.wanted import CIFAR10, CIFAR100, SEEDS, Cell, Draw
+from protail_paper.wanted import CIFAR10, CIFAR100, SEEDS, Experiment, Subset
 
 _CIFAR100 = {ratio: replace(CIFAR100, imbalance=float(ratio)) for ratio in ("100", "50", "10")}
 
@@ -30,7 +30,7 @@ class Entry:
         Its place in the table.
     recipe : str
         What is run.
-    draw : Draw
+    subset : Subset
         On which images.
     paper : str or None
         The row of the paper's table; its column is the same as ours.
@@ -43,14 +43,14 @@ class Entry:
     row: str
     column: str
     recipe: str
-    draw: Draw
+    subset: Subset
     paper: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     variant: str = ""
 
-    def cell(self, seed: int) -> Cell:
-        """Make the cell of a seed."""
-        return Cell(self.recipe, self.draw, seed, self.overrides)
+    def experiment(self, seed: int) -> Experiment:
+        """Make the experiment of a seed."""
+        return Experiment(self.recipe, self.subset, seed, self.overrides)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Comparison:
     entries : tuple of Entry
         Row by row, the most wanted column first.
     seeds : tuple of int
-        One cell each for every entry.
+        One experiment each for every entry.
     backbones : mapping of str to tuple of str
         By what the reader sees, the backbones of recipes.
     """
@@ -92,14 +92,14 @@ class Comparison:
 
     def backbone_of(self, entry: Entry) -> str:
         """Name the backbone of an entry, for the reader."""
-        trained = entry.cell(self.seeds[0]).recipe.phases["representation"].backbone
+        trained = entry.experiment(self.seeds[0]).recipe.phases["representation"].backbone
         return next(name for name, known in self.backbones.items() if trained in known)
 
-    def cells(self, backbone: str) -> list[Cell]:
-        """List the cells on a backbone: seed by seed, and column by column."""
+    def experiments(self, backbone: str) -> list[Experiment]:
+        """List the experiments on a backbone: seed by seed, and column by column."""
         entries = [entry for entry in self.entries if self.backbone_of(entry) == backbone]
         return [
-            entry.cell(seed)
+            entry.experiment(seed)
             for seed in self.seeds
             for column in self.columns
             for entry in entries
@@ -149,8 +149,8 @@ def _listed(*lists: str) -> Iterator[tuple[str, str, str | None]]:
 
 def _table_4() -> Iterator[Entry]:
     for row, recipe, paper in _listed("own", "on_wd"):
-        for column, draw in _CIFAR100.items():
-            yield Entry(row, column, recipe, draw, paper)
+        for column, subset in _CIFAR100.items():
+            yield Entry(row, column, recipe, subset, paper)
     for row, recipe, _ in _listed("strong"):
         yield Entry(row, "100", recipe, CIFAR100)
     for row, recipe, variant in _listed("varied"):
@@ -159,8 +159,8 @@ def _table_4() -> Iterator[Entry]:
         yield Entry(name, "100", recipe, CIFAR100, overrides=changes, variant=variant)
     for row, recipe, paper in _listed("two_sets"):
         for column in ("100", "50"):
-            draw = replace(_CIFAR100[column], selection="author")
-            yield Entry(f"{row}, {TWO_SETS}", column, recipe, draw, paper)
+            subset = replace(_CIFAR100[column], selection="author")
+            yield Entry(f"{row}, {TWO_SETS}", column, recipe, subset, paper)
 
 
 def _table_3() -> Iterator[Entry]:

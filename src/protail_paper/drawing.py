@@ -24,10 +24,10 @@ from protail_paper.analysis import (
     learn_boundaries,
     mean_class_norms,
 )
-from protail_paper.cells import Cells, Result, summarize
 from protail_paper.comparisons import COMPARISONS, Entry
 from protail_paper.figures import CostPoint, cost_figure, figure1, figure2, figure3, figure4
 from protail_paper.paper import GROUPS
+from protail_paper.results import Result, Results, summarize
 from protail_paper.scores import class_vectors
 from protail_paper.tables import BACKBONES, QUESTIONS, TABLES, Row
 from protail_paper.wanted import CIFAR100
@@ -55,7 +55,7 @@ their steps take, and classifiers learned at once on the same features equally."
 
 
 class Drawn(NamedTuple):
-    """A picture (a PNG file), its name, and the numbers it shows that no cell has."""
+    """A picture (a PNG file), its name, and the numbers it shows that no result has."""
 
     name: str
     picture: bytes
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 
 
 def draw_figures(
-    cells: Cells, features: FeatureData | None, say: Callable[[str], None] = print
+    results: Results, features: FeatureData | None, say: Callable[[str], None] = print
 ) -> Iterator[Drawn]:
     """Draw every figure whose numbers are there, and say which are left out, and why.
 
@@ -73,39 +73,39 @@ def draw_figures(
     Examples
     --------
     >>> import tempfile
-    >>> from protail_paper.cells import Cells
+    >>> from protail_paper.results import Results
     >>> from protail_paper.drawing import draw_figures
-    >>> [drawn.name for drawn in draw_figures(Cells(tempfile.mkdtemp()), None, say=str)]
+    >>> [drawn.name for drawn in draw_figures(Results(tempfile.mkdtemp()), None, say=str)]
     ['figure1']
     """
     boundaries = learn_boundaries()
     yield Drawn("figure1", figure1(boundaries), _numbers_of_boundaries(boundaries))
     for backbone in BACKBONES:
-        norms = seed_norms(cells, backbone)
+        norms = seed_norms(results, backbone)
         if set(_DRAWN) <= set(norms):
             yield _draw_norms(backbone, norms)
         else:
-            say(f"Figure 2 of {backbone} is left out: cells of wd, ncm or pc-cdt-la are missing.")
+            say(f"Figure 2 of {backbone} is left out: results of wd, ncm or pc-cdt-la are missing.")
     if features is not None:
         for recipe, (steps, measured) in watch_separation(features).items():
             numbers = {"features": features.name, "steps": steps, **_series(measured)}
             yield Drawn(f"figure3-{recipe}", figure3(steps, measured), numbers)
     for backbone in BACKBONES:
-        curves = seed_curves(cells, backbone)
+        curves = seed_curves(results, backbone)
         if all(curves.values()):
             yield Drawn(f"figure4-{_file_name(backbone)}", figure4(curves), {})
         else:
-            say(f"Figure 4 of {backbone} is left out: cells of rate, epochs or tau are missing.")
-    yield from draw_costs(cells, say)
+            say(f"Figure 4 of {backbone} is left out: results of rate, epochs or tau are missing.")
+    yield from draw_costs(results, say)
 
 
-def draw_costs(cells: Cells, say: Callable[[str], None]) -> Iterator[Drawn]:
+def draw_costs(results: Results, say: Callable[[str], None]) -> Iterator[Drawn]:
     """Draw accuracy against training cost, where two rows are known to have been run alike."""
-    costs = method_costs(cells)
+    costs = method_costs(results)
     if len(costs.points) < 2:
         say(
             "The figure of costs is left out: fewer than two rows of table4 at imbalance 100 have "
-            "cells that know their seconds on one kind of GPU. Run them again."
+            "results that know their seconds on one kind of GPU. Run them again."
         )
         return
     if costs.left_out:
@@ -116,17 +116,19 @@ def draw_costs(cells: Cells, say: Callable[[str], None]) -> Iterator[Drawn]:
     yield Drawn("cost", picture, costs.to_dict())
 
 
-def seed_norms(cells: Cells, backbone: str) -> dict[str, NDArray[np.float64]]:
-    """Give the norms of class vectors that cells hold, a row a seed, as far as they are there."""
+def seed_norms(results: Results, backbone: str) -> dict[str, NDArray[np.float64]]:
+    """Give the norms of class vectors that results hold, a row a seed, as far as they are there."""
     found = {}
     for name, row in _VECTORS.items():
-        norms = [each.record["norms"] for each in cells.of(_TABLE.cells(backbone, [row]))]
+        norms = [each.record["norms"] for each in results.of(_TABLE.experiments(backbone, [row]))]
         if norms:
             found[name] = np.array(norms, dtype=np.float64)
     return found
 
 
-def seed_curves(cells: Cells, backbone: str) -> dict[str, dict[float, Mapping[str, list[float]]]]:
+def seed_curves(
+    results: Results, backbone: str
+) -> dict[str, dict[float, Mapping[str, list[float]]]]:
     """Give accuracies against rate, epochs and tau, as `figure4` takes them."""
     questions = {question.name: question for question in QUESTIONS}
     curves: dict[str, dict[float, Mapping[str, list[float]]]] = {}
@@ -134,7 +136,7 @@ def seed_curves(cells: Cells, backbone: str) -> dict[str, dict[float, Mapping[st
         axis, curves[setting] = questions[name].axis, {}
         assert axis is not None
         for row in questions[name].rows:
-            found = cells.of(_TABLE.cells(backbone, [row]))
+            found = results.of(_TABLE.experiments(backbone, [row]))
             scores = {
                 group: [score for each in found if (score := each.score(group)) is not None]
                 for group in GROUPS
@@ -225,7 +227,7 @@ class Costs:
         By the names of recipes, with the variant of those that have one; rows that come to the
         same are one point.
     left_out : tuple of str
-        Rows with cells that are no point: trained elsewhere, diverged, or of unknown cost.
+        Rows with results that are no point: trained elsewhere, diverged, or of unknown cost.
     """
 
     hardware: str
@@ -249,18 +251,18 @@ class Costs:
         return {"hardware": self.hardware, "rows": rows, "left_out": list(self.left_out)}
 
 
-def method_costs(cells: Cells) -> Costs:
+def method_costs(results: Results) -> Costs:
     """Gather what the methods of Table 4 take and give, on CIFAR-100-LT at imbalance 100.
 
-    Only cells that were run on a GPU count, and only those of the GPU that most rows were run
+    Only results that were run on a GPU count, and only those of the GPU that most rows were run
     on: seconds on others are others.
     """
     rows: dict[str, _Method] = {}
     for entry in _METHODS.entries:
         # Other images are no other method.
-        if entry.column == _COLUMN and entry.draw.selection == "shuffled":
-            wanted = [entry.cell(seed) for seed in _METHODS.seeds]
-            row = rows.setdefault(wanted[0].key, _Method(cells.of(wanted)))
+        if entry.column == _COLUMN and entry.subset.selection == "shuffled":
+            wanted = [entry.experiment(seed) for seed in _METHODS.seeds]
+            row = rows.setdefault(wanted[0].key, _Method(results.of(wanted)))
             row.entries.append(entry)
     run = [row for row in rows.values() if row.results]
     places: Counter[str] = Counter()
@@ -300,7 +302,7 @@ class _Method:
         if not scores:
             return None
         first = self.entries[0]
-        recipe = first.cell(0).recipe
+        recipe = first.experiment(0).recipe
         seconds = mean(took for result in there if (took := result.gpu_seconds) is not None)
         return CostPoint(
             self.label, _kind(recipe), _METHODS.backbone_of(first), seconds, scores["all"].values
@@ -308,7 +310,7 @@ class _Method:
 
 
 def _gpu_of(result: Result) -> str | None:
-    """Name the GPU of a cell; None where there was none, or its seconds are not known."""
+    """Name the GPU of a result; None where there was none, or its seconds are not known."""
     return None if result.gpu_seconds is None else " and ".join(result.record["about"]["gpus"])
 
 

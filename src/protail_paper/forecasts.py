@@ -1,4 +1,4 @@
-"""How long a training will take, by the cells that were run on such hardware."""
+"""How long a training will take, by the results that were run on such hardware."""
 
 from __future__ import annotations
 
@@ -9,49 +9,51 @@ from typing import Any
 
 from protail.data.images import long_tailed_counts
 from protail.experiments import validation_counts
-from protail_paper.cells import Cells
 from protail_paper.groups import Group
 from protail_paper.large import LARGE_SETS
+from protail_paper.results import Results
 from protail_paper.wanted import SIZES
 
-# Stands for any other data set, of which only cells of the same one tell the time.
+# Stands for any other data set, of which only results of the same one tell the time.
 _SOME_SIZE = (1000, 10)
-# What a step of a method is thought to take where no cell has it: contrasts and experts pass an
+# What a step of a method is thought to take where no result has it: contrasts and experts pass an
 # image through more than once.
 _STEPS_A_METHOD_STEP = 3.0
 
 _Table = Mapping[str, Any]
 
 
-def expected_seconds(group: Group, cells: Cells, gpus: Sequence[str] | None = None) -> float | None:
-    """Say how long a group takes, by the cells that were run on such hardware (by default any).
+def expected_seconds(
+    group: Group, results: Results, gpus: Sequence[str] | None = None
+) -> float | None:
+    """Say how long a group takes, by the results of such hardware (by default of any).
 
-    Seconds of one of several trained at once, its classifiers included. Cells whose phases are the
-    same but for their length tell it best. Without any, each phase is forecast alone: by cells of
-    nothing but such a phase, else by plain trainings of the backbone in batches of that size, or of
-    any size, by the number of images, with a careful guess for other methods. None where no such
-    cell is there.
+    Seconds of one of several trained at once, its classifiers included. Results whose phases are
+    the same but for their length tell it best. Without any, each phase is forecast alone: by
+    results of nothing but such a phase, else by plain trainings of the backbone in batches of that
+    size, or of any size, by the number of images, with a careful guess for other methods. None
+    where no such result is there.
 
     Examples
     --------
     >>> import tempfile
-    >>> from protail_paper.cells import Cells
+    >>> from protail_paper.results import Results
     >>> from protail_paper.forecasts import expected_seconds
     >>> from protail_paper.groups import Group
-    >>> from protail_paper.wanted import Cell, Draw
-    >>> cells, draw = Cells(tempfile.mkdtemp()), Draw("cifar100-lt", 100)
+    >>> from protail_paper.wanted import Experiment, Subset
+    >>> results, subset = Results(tempfile.mkdtemp()), Subset("cifar100-lt", 100)
     >>> scores = {"plain": {"all": 0.4, "many": 0.6, "medium": 0.4, "few": 0.1}}
-    >>> _ = cells.add(
-    ...     Cell("wd", draw, 0), {"scores": scores, "seconds": {"representation": 60.0}}
+    >>> _ = results.add(
+    ...     Experiment("wd", subset, 0), {"scores": scores, "seconds": {"representation": 60.0}}
     ... )
-    >>> twice = Cell("wd", draw, 1, {"representation.epochs": 400})
-    >>> expected_seconds(Group((twice,)), cells)
+    >>> twice = Experiment("wd", subset, 1, {"representation.epochs": 400})
+    >>> expected_seconds(Group((twice,)), results)
     120.0
-    >>> expected_seconds(Group((Cell("paco", draw, 0),)), cells) is None
+    >>> expected_seconds(Group((Experiment("paco", subset, 0),)), results) is None
     True
     """
-    data = vars(group.first.draw)
-    records = [result.record for result in cells]
+    data = vars(group.first.subset)
+    records = [result.record for result in results]
     known = [each for each in records if _tells(each, data, gpus)]
     phases = _phases(group.first.recipe.resolved())
     training = _seconds_of(phases, data, known)
@@ -70,7 +72,7 @@ def _tells(record: _Table, data: _Table, gpus: Sequence[str] | None) -> bool:
 
 
 def _phases(recipe: _Table) -> list[_Table]:
-    """List what is trained before stage 2; older cells know no pretraining."""
+    """List what is trained before stage 2; older results know no pretraining."""
     return [recipe[name] for name in ("pretraining", "representation") if recipe.get(name)]
 
 
@@ -111,14 +113,14 @@ def _is_plain(phase: _Table, wanted: _Table) -> bool:
 
 
 def _rate(known: Iterable[_Table]) -> float | None:
-    """Give the seconds that an image takes; None without any cell that tells."""
+    """Give the seconds that an image takes; None without any result that tells."""
     rates: dict[bool, list[float]] = {True: [], False: []}
     for record in known:
         took = record["seconds"]
         n = _n_drawn(_phases(record["recipe"]), record["data"])
         if n and "representation" in took:
             rates["step" in took].append(took["representation"] / n)
-    # Older cells do not know what steps take: they were charged like those beside them.
+    # Older results do not know what steps take: they were charged like those beside them.
     best = rates[True] or rates[False]
     return median(best) if best else None
 
@@ -144,7 +146,7 @@ def _draws(stage: _Table, data: _Table) -> float:
 def _learned_from(
     n_max: int, n_classes: int, imbalance: float, aside_from: float
 ) -> tuple[int, int]:
-    """Count the images of the largest class, and of all, that a draw gives to learn from."""
+    """Count the images of the largest class, and of all, that a subset gives to learn from."""
     counts = long_tailed_counts(n_max, n_classes, min(imbalance, n_max))
     if aside_from:
         counts, _ = validation_counts(long_tailed_counts(n_max, n_classes, aside_from), counts)
@@ -163,7 +165,8 @@ def _seconds_of_heads(group: Group, known: Sequence[_Table]) -> float:
     ]
     if not rates:
         return 0.0
-    data, resolved = vars(group.first.draw), [cell.recipe.resolved() for cell in group.cells]
+    data = vars(group.first.subset)
+    resolved = [experiment.recipe.resolved() for experiment in group.experiments]
     heads = [recipe["classifier"] for recipe in resolved if recipe["classifier"] is not None]
     return float(median(rates) * sum(_draws_of_head(stage, data) for stage in heads))
 

@@ -1,4 +1,4 @@
-"""From tables to trainings: which cells tables want, sorted by the representation they use."""
+"""From tables to trainings: the experiments of tables, by the representation they use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protail_paper.comparisons import COMPARISONS, Comparison
 from protail_paper.large import LARGE
 from protail_paper.tables import BACKBONES, TABLES, Table
 from protail_paper.tuning import CHOICES
-from protail_paper.wanted import Cell
+from protail_paper.wanted import Experiment
 
 # What a reader sees of any table.
 BACKBONE_NAMES = (*BACKBONES, *(name for table in LARGE.values() for name in table.backbones))
@@ -23,9 +23,9 @@ def bench_table(name: str) -> Table | Comparison:
     Examples
     --------
     >>> from protail_paper.groups import bench_table
-    >>> bench_table("table8").cells("ResNet-34")[1].command
+    >>> bench_table("table8").experiments("ResNet-34")[1].command
     'protail train pc-cdt --dataset cifar100-lt --imbalance 100 --seed 0'
-    >>> bench_table("table9").cells("ResNet-32")[0].command
+    >>> bench_table("table9").experiments("ResNet-32")[0].command
     'protail train ce-resnet32 --dataset cifar10-lt --imbalance 100 --seed 0'
     """
     tables: dict[str, Table | Comparison] = {**TABLES, **COMPARISONS, **CHOICES, **LARGE}
@@ -34,51 +34,53 @@ def bench_table(name: str) -> Table | Comparison:
     return tables[name]
 
 
-def wanted_cells(names: Iterable[str], backbones: Iterable[str]) -> list[Cell]:
-    """List the cells of tables, each once, the most wanted first.
+def wanted_experiments(names: Iterable[str], backbones: Iterable[str]) -> list[Experiment]:
+    """List the experiments of tables, each once, the most wanted first.
 
     One seed of all tables comes before the next; then go backbones and tables, as they are named.
 
     Examples
     --------
-    >>> from protail_paper.groups import wanted_cells
+    >>> from protail_paper.groups import wanted_experiments
     >>> (
-    ...     len(wanted_cells(["table1"], ["ResNet-34"])),
-    ...     len(wanted_cells(["table1", "table8"], ["ResNet-34"])),
+    ...     len(wanted_experiments(["table1"], ["ResNet-34"])),
+    ...     len(wanted_experiments(["table1", "table8"], ["ResNet-34"])),
     ... )
     (21, 27)
     """
-    cells: dict[str, Cell] = {}
+    experiments: dict[str, Experiment] = {}
     tables, backbones = [bench_table(name) for name in names], list(backbones)
     for backbone in backbones:
         if backbone not in BACKBONE_NAMES:
             raise ValueError(unknown_name("backbone", backbone, BACKBONE_NAMES))
         for table in tables:
-            for cell in table.cells(backbone) if backbone in table.backbones else ():
-                cells.setdefault(cell.key, cell)
-    if not cells and tables:
+            for experiment in table.experiments(backbone) if backbone in table.backbones else ():
+                experiments.setdefault(experiment.key, experiment)
+    if not experiments and tables:
         theirs = ", ".join(dict.fromkeys(each for table in tables for each in table.backbones))
         asked = ", ".join(table.name for table in tables)
-        raise ValueError(f"{asked}: no cell on {', '.join(backbones)}; expected one of {theirs}.")
-    return sorted(cells.values(), key=lambda cell: cell.seed)
+        raise ValueError(
+            f"{asked}: no experiment on {', '.join(backbones)}; expected one of {theirs}."
+        )
+    return sorted(experiments.values(), key=lambda experiment: experiment.seed)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that share a trained representation.
+    """Experiments that share a trained representation.
 
     Attributes
     ----------
-    cells : tuple of Cell
+    experiments : tuple of Experiment
         At least one; with the same stage 1, images and seed.
     """
 
-    cells: tuple[Cell, ...]
+    experiments: tuple[Experiment, ...]
 
     @property
-    def first(self) -> Cell:
+    def first(self) -> Experiment:
         """Any of them, for what they share."""
-        return self.cells[0]
+        return self.experiments[0]
 
     @property
     def name(self) -> str:
@@ -91,13 +93,13 @@ class Group:
         ]
         made_by = ", ".join([self._backbone, *changes])
         first = self.first
-        return f"{first.stage_1} ({made_by}) on {first.draw.folder}, seed {first.seed}"
+        return f"{first.stage_1} ({made_by}) on {first.subset.folder}, seed {first.seed}"
 
     @property
     def file(self) -> str:
         """What to call a file of its weights."""
         first = self.first
-        words = [first.stage_1, self._backbone, first.draw.folder, f"seed{first.seed}"]
+        words = [first.stage_1, self._backbone, first.subset.folder, f"seed{first.seed}"]
         return "-".join([*words, first.representation_key[:10]]) + ".safetensors"
 
     @property
@@ -106,45 +108,45 @@ class Group:
 
 
 def missing_groups(
-    wanted: Iterable[Cell], cells: Container[Cell], known: Iterable[Cell] = ()
+    wanted: Iterable[Experiment], results: Container[Experiment], known: Iterable[Experiment] = ()
 ) -> list[Group]:
-    """Sort missing cells by the representation they need, in the order they are wanted.
+    """Sort missing experiments by the representation they need, in the order they are wanted.
 
-    All cells of one representation are to be comparable: where it has to be trained again, those
-    of ``wanted`` and ``known`` that are there already are evaluated on it again.
+    All experiments of one representation are to be comparable: where it has to be trained again,
+    those of ``wanted`` and ``known`` that are there already are evaluated on it again.
 
     Examples
     --------
     >>> import tempfile
-    >>> from protail_paper.cells import Cells
-    >>> from protail_paper.groups import missing_groups, wanted_cells
+    >>> from protail_paper.results import Results
+    >>> from protail_paper.groups import missing_groups, wanted_experiments
     >>> groups = missing_groups(
-    ...     wanted_cells(["table1"], ["ResNet-34"]), Cells(tempfile.mkdtemp())
+    ...     wanted_experiments(["table1"], ["ResNet-34"]), Results(tempfile.mkdtemp())
     ... )
-    >>> [(group.name, len(group.cells)) for group in groups[:1]]
+    >>> [(group.name, len(group.experiments)) for group in groups[:1]]
     [('wd (resnet34-cifar) on cifar100-lt-100, seed 0', 7)]
     """
     every = list(wanted)
-    groups: dict[str, dict[str, Cell]] = {
-        cell.representation_key: {} for cell in every if cell not in cells
+    groups: dict[str, dict[str, Experiment]] = {
+        experiment.representation_key: {} for experiment in every if experiment not in results
     }
-    for cell in [*every, *(cell for cell in known if cell in cells)]:
-        group = groups.get(cell.representation_key)
+    for experiment in [*every, *(experiment for experiment in known if experiment in results)]:
+        group = groups.get(experiment.representation_key)
         if group is not None:
-            group.setdefault(cell.key, cell)
+            group.setdefault(experiment.key, experiment)
     return [Group(tuple(members.values())) for members in groups.values()]
 
 
-def only_named(wanted: Iterable[Cell], patterns: Iterable[str]) -> list[Cell]:
-    """Keep the cells of trainings whose whole name is like a pattern, those of the first one first.
+def only_named(wanted: Iterable[Experiment], patterns: Iterable[str]) -> list[Experiment]:
+    """Keep the experiments of trainings whose whole name is like a pattern, in the patterns' order.
 
     ``*`` stands for anything, ``?`` for one letter.
 
     Examples
     --------
-    >>> from protail_paper.groups import only_named, wanted_cells
-    >>> cells = wanted_cells(["table1"], ["ResNet-34"])
-    >>> len(cells), len(only_named(cells, ["wd (*, seed 0"]))
+    >>> from protail_paper.groups import only_named, wanted_experiments
+    >>> experiments = wanted_experiments(["table1"], ["ResNet-34"])
+    >>> len(experiments), len(only_named(experiments, ["wd (*, seed 0"]))
     (21, 7)
     """
     groups = missing_groups(wanted, ())
@@ -160,4 +162,4 @@ def only_named(wanted: Iterable[Cell], patterns: Iterable[str]) -> list[Cell]:
                 "protail bench status --json lists those that are missing."
             )
         chosen += [group for group in alike if group not in chosen]
-    return [cell for group in chosen for cell in group.cells]
+    return [experiment for group in chosen for experiment in group.experiments]

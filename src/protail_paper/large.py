@@ -10,7 +10,7 @@ from protail.data.images import DataSet
 from protail_paper.comparisons import Comparison, Entry
 from protail_paper.paper import GROUPS
 from protail_paper.tables import PUBLISHED_DECAY, named, settings
-from protail_paper.wanted import Cell, Draw
+from protail_paper.wanted import Experiment, Subset
 
 Overrides = Mapping[str, Any]
 
@@ -111,7 +111,7 @@ def _rows(
 def _entries(dataset: str, *how: Any) -> Iterator[Entry]:
     for row, recipe, paper, overrides in _rows(*how):
         for group in GROUPS:
-            yield Entry(row, group, recipe, Draw(dataset), paper, overrides)
+            yield Entry(row, group, recipe, Subset(dataset), paper, overrides)
 
 
 _IMAGENET = {
@@ -148,9 +148,9 @@ LARGE: dict[str, Comparison] = named(
 
 
 def mark_miniatures(
-    wanted: Iterable[Cell], load: Callable[[Draw], DataSet], say: Callable[[str], None]
-) -> list[Cell]:
-    """Make cells on other images than those of the paper cells of a miniature, and say so.
+    wanted: Iterable[Experiment], load: Callable[[Subset], DataSet], say: Callable[[str], None]
+) -> list[Experiment]:
+    """Make experiments on other images than the paper's experiments of a miniature, and say so.
 
     ``load`` gives the images of a subset; it is asked where the data set is a large one.
 
@@ -158,33 +158,35 @@ def mark_miniatures(
     --------
     >>> import numpy as np
     >>> from protail_paper.large import mark_miniatures
-    >>> from protail_paper.wanted import Cell, Draw
+    >>> from protail_paper.wanted import Experiment, Subset
     >>> from protail.data.images import DataSet, ImageSet
     >>> images = ImageSet([0, 1], ("ant", "bee"), np.zeros((2, 3, 8, 8), np.uint8))
     >>> data = DataSet("imagenet-lt", images, images)
-    >>> [cell] = mark_miniatures([Cell("wd", Draw("imagenet-lt"), 0)], lambda draw: data, print)
-    Not the ImageNet-LT of the paper (2 images instead of 115,846): cells are marked as a miniature.
-    >>> cell.draw.miniature
+    >>> [experiment] = mark_miniatures(
+    ...     [Experiment("wd", Subset("imagenet-lt"), 0)], lambda subset: data, print
+    ... )
+    Not the ImageNet-LT of the paper (2 images instead of 115,846): results are marked 'miniature'.
+    >>> experiment.subset.miniature
     2
     """
-    marked: dict[Draw, Draw] = {}
-    cells = []
-    for cell in wanted:
-        draw = cell.draw
-        if draw not in marked:
-            known = LARGE_SETS.get(draw.dataset)
-            n = miniature_size(draw, load(draw)) if known else 0
+    marked: dict[Subset, Subset] = {}
+    experiments = []
+    for experiment in wanted:
+        subset = experiment.subset
+        if subset not in marked:
+            known = LARGE_SETS.get(subset.dataset)
+            n = miniature_size(subset, load(subset)) if known else 0
             if known and n:
                 say(
                     f"Not the {known.title} of the paper ({n:,} images instead of "
-                    f"{known.n_images:,}): cells are marked as a miniature."
+                    f"{known.n_images:,}): results are marked 'miniature'."
                 )
-            marked[draw] = replace(draw, miniature=n) if known else draw
-        cells.append(replace(cell, draw=marked[draw]))
-    return cells
+            marked[subset] = replace(subset, miniature=n) if known else subset
+        experiments.append(replace(experiment, subset=marked[subset]))
+    return experiments
 
 
-def miniature_size(draw: Draw, data: DataSet) -> int:
+def miniature_size(subset: Subset, data: DataSet) -> int:
     """Count the training images where they are not those that the paper has; else give 0."""
-    known = LARGE_SETS.get(draw.dataset)
+    known = LARGE_SETS.get(subset.dataset)
     return 0 if known is None or len(data.train) == known.n_images else len(data.train)

@@ -1,4 +1,4 @@
-"""The page of results: tables in Markdown, made from cells and never written by hand."""
+"""The page of results: tables in Markdown, made from result files, never written by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from protail.data.images import long_tailed_counts
 from protail.experiments import validation_counts
 from protail.utils import counted
-from protail_paper.cells import Cells, Summary, summarize
 from protail_paper.page_methods import (
     MISSING,
     MIXED,
@@ -21,6 +20,7 @@ from protail_paper.page_methods import (
     numbers,
 )
 from protail_paper.paper import GROUPS, mean_of_groups, paper_table, paper_value, shown_all
+from protail_paper.results import Results, Summary, summarize
 from protail_paper.tables import BACKBONES, QUESTIONS, TABLES, Row, Table, rows_on
 from protail_paper.tuning import CHOICES, ranked_rows, stage_1_of
 from protail_paper.wanted import SIZES
@@ -28,14 +28,14 @@ from protail_paper.wanted import SIZES
 _INTRODUCTION = """\
 # Results
 
-Made by `protail bench write` from the cells in this folder; do not edit. CIFAR-100-LT, imbalance
+Made by `protail bench write` from the results in this folder; do not edit. CIFAR-100-LT, imbalance
 100. Accuracy in per cent on the test images, mean ± standard deviation over three seeds (above 3
 points the single seeds follow), after the last epoch, one training set for both stages unless a row
 says otherwise. *Mirrored*: logits averaged over an image and its mirror image, as the published
 code does; *plain*: without that. Rows of a backbone share its three trainings and one subset of the
 images: differences between rows are much firmer than ± suggests, and ± does not hold the spread
 over subsets. No setting and no epoch was chosen on test images; which values are tried at all was
-informed by earlier results on them. Every cell says the command that makes it.
+informed by earlier results on them. Every result says the command that makes it.
 """
 _NOTE = """\
 *All* of the paper: as printed, in brackets the mean of its groups where that is another one.
@@ -48,31 +48,31 @@ _FIGURES = {
     "figure3": "Figure 3: separation of prototypes while they learn",
     "figure4": "Figure 4: accuracy against rate, epochs and tau",
 }
-# Rows of a table of choices that are shown; the cells have the others.
+# Rows of a table of choices that are shown; the results have the others.
 _BEST_SHOWN = 10
 # Classifiers, by the first words of their labels.
 _KINDS = ("softmax", "post hoc", "PC")
 _DIRTY = "-dirty"
 
 
-def results_page(cells: Cells) -> str:
-    """Write the page, with links to the figures and searches that lie beside the folder of cells.
+def results_page(results: Results) -> str:
+    """Write the page, with links to the figures and searches that lie beside the folder of results.
 
     Examples
     --------
     >>> import tempfile
-    >>> from protail_paper.cells import Cells
+    >>> from protail_paper.results import Results
     >>> from protail_paper.page import results_page
-    >>> page = results_page(Cells(tempfile.mkdtemp()))
+    >>> page = results_page(Results(tempfile.mkdtemp()))
     >>> page.splitlines()[0], "not run" in page
     ('# Results', True)
     """
-    folder = cells.folder.parent
-    parts = [_INTRODUCTION, f"{_about_cells(cells)}\n", _NOTE]
+    folder = results.folder.parent
+    parts = [_INTRODUCTION, f"{_about_results(results)}\n", _NOTE]
     for backbone in BACKBONES:
-        parts += [f"## {backbone}\n", *(_section(t, backbone, cells) for t in TABLES.values())]
-    parts += filter(None, [comparisons_section(cells)])
-    parts += [_choices_section(cells)]
+        parts += [f"## {backbone}\n", *(_section(t, backbone, results) for t in TABLES.values())]
+    parts += filter(None, [comparisons_section(results)])
+    parts += [_choices_section(results)]
     for title, lines in (("Figures", _figure_lines(folder)), ("Searches", _search_lines(folder))):
         found = list(lines)
         if found:
@@ -80,35 +80,35 @@ def results_page(cells: Cells) -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _section(table: Table, backbone: str, cells: Cells) -> str:
+def _section(table: Table, backbone: str, results: Results) -> str:
     lines = [f"### {table.title} ({backbone})", ""]
     if table.paper is not None:
         lines[0] = f"### Table {table.paper} of the paper: {table.title} ({backbone})"
         lines += [
-            *_beside_paper(table, table.paper, backbone, cells),
+            *_beside_paper(table, table.paper, backbone, results),
             "",
             *header("plain", *GROUPS),
         ]
         for row in table.rows:
-            found = cells.of(table.cells(backbone, [row]))
+            found = results.of(table.experiments(backbone, [row]))
             lines.append(line([row.label, *numbers(found, len(table.seeds), "plain")]))
-        return "\n".join([*lines, "", *_mixed(table, table.rows, backbone, cells)])
+        return "\n".join([*lines, "", *_mixed(table, table.rows, backbone, results)])
     for question in QUESTIONS:
         rows = rows_on(backbone, question.rows)
-        if any(cell in cells for cell in table.cells(backbone, rows)):
+        if any(experiment in results for experiment in table.experiments(backbone, rows)):
             lines += [f"#### {question.text}", "", *header("plain", *GROUPS, "all, mirrored")]
             for row in rows:
-                found = cells.of(table.cells(backbone, [row]))
+                found = results.of(table.experiments(backbone, [row]))
                 plain = numbers(found, len(table.seeds), "plain")
                 lines.append(line([row.label, *plain, *numbers(found, 1, groups=["all"])]))
-            lines += ["", *_mixed(table, rows, backbone, cells)]
+            lines += ["", *_mixed(table, rows, backbone, results)]
     return "\n".join(lines)
 
 
-def _beside_paper(table: Table, number: int, backbone: str, cells: Cells) -> Iterator[str]:
+def _beside_paper(table: Table, number: int, backbone: str, results: Results) -> Iterator[str]:
     yield from header("mirrored", *GROUPS, "ours - paper")
     for row in table.rows:
-        found = cells.of(table.cells(backbone, [row]))
+        found = results.of(table.experiments(backbone, [row]))
         yield line([row.label, *numbers(found, len(table.seeds)), ""])
         if row.paper is not None:
             scores, difference = summarize(found, "mirrored"), ""
@@ -119,36 +119,36 @@ def _beside_paper(table: Table, number: int, backbone: str, cells: Cells) -> Ite
             yield line(["*paper*", *printed, shown_all(number, row.paper), difference])
 
 
-def _mixed(table: Table, rows: Iterable[Row], backbone: str, cells: Cells) -> list[str]:
-    return [MIXED, ""] if cells.are_mixed(table.cells(backbone, rows)) else []
+def _mixed(table: Table, rows: Iterable[Row], backbone: str, results: Results) -> list[str]:
+    return [MIXED, ""] if results.are_mixed(table.experiments(backbone, rows)) else []
 
 
-def _choices_section(cells: Cells) -> str:
+def _choices_section(results: Results) -> str:
     """Write what was tried on training images held back, and what became of the best."""
-    first, second = (_Choice(name, cells) for name in ("tuning-stage-1", "tuning-stage-2"))
+    first, second = (_Choice(name, results) for name in ("tuning-stage-1", "tuning-stage-2"))
     best = [*first.each_stage_1(), *second.listed(_BEST_SHOWN)]
     if second.ranked:
-        best += [_outcome(second.ranked[0][0], second.backbone, cells), ""]
+        best += [_outcome(second.ranked[0][0], second.backbone, results), ""]
     held_out = "on held-out training images"
     sections = {
         f"The best setting of the prototype classifier, {held_out}": best,
         f"The tau of normalised weights, {held_out}": [
-            *_Choice("tuning-tau", cells).listed(),
-            *_Choice("tuning-tau-cifar10", cells).listed(),
+            *_Choice("tuning-tau", results).listed(),
+            *_Choice("tuning-tau-cifar10", results).listed(),
         ],
         f"The decay of weights under a limit, {held_out}": [
-            *_Choice("tuning-max", cells).listed(),
-            *_Choice("tuning-max-cifar10", cells).listed(),
+            *_Choice("tuning-max", results).listed(),
+            *_Choice("tuning-max-cifar10", results).listed(),
         ],
         f"Prototypes on other methods, {held_out}": [
-            *_Choice("tuning-ride", cells).listed(_BEST_SHOWN),
-            *_Choice("tuning-paco", cells).listed(_BEST_SHOWN),
+            *_Choice("tuning-ride", results).listed(_BEST_SHOWN),
+            *_Choice("tuning-paco", results).listed(_BEST_SHOWN),
         ],
         "The strongest prototypes, on training images that the subset leaves": [
             text
             for name in CHOICES
             if name.startswith("strong-")
-            for text in _Choice(name, cells).beside_rivals()
+            for text in _Choice(name, results).beside_rivals()
         ],
     }
     return "\n".join(
@@ -159,10 +159,10 @@ def _choices_section(cells: Cells) -> str:
 class _Choice:
     """A table that a choice was made by, as lines of Markdown: none where nothing has been run."""
 
-    def __init__(self, name: str, cells: Cells) -> None:
+    def __init__(self, name: str, results: Results) -> None:
         self.table = CHOICES[name]
         [self.backbone] = self.table.backbones
-        self.ranked = ranked_rows(self.table, cells)
+        self.ranked = ranked_rows(self.table, results)
         # What a table has one of for each seed.
         self._one = "seed" if self.table.aside_from else "split"
 
@@ -240,14 +240,14 @@ def _held_out(table: Table) -> tuple[str, str]:
 
 def _aside(table: Table) -> tuple[str, str]:
     """Say the same where a wider subset has the images."""
-    n_max, n_classes = SIZES[table.draw.dataset]
-    ratios = (table.aside_from, table.draw.imbalance)
+    n_max, n_classes = SIZES[table.subset.dataset]
+    ratios = (table.aside_from, table.subset.imbalance)
     _, n = validation_counts(*(long_tailed_counts(n_max, n_classes, ratio) for ratio in ratios))
     # An accuracy of one half has the largest error.
     error = 50 / (n * n_classes) ** 0.5
     return (
         f"training images that imbalance {table.aside_from:g} keeps and "
-        f"{table.draw.imbalance:g} leaves, {n} of every class and the same for all seeds (the "
+        f"{table.subset.imbalance:g} leaves, {n} of every class and the same for all seeds (the "
         "largest classes leave fewer: there, as many as lack are not learned from)"
     ), (
         f"By chance of the images alone, a mean has a standard error of about {error:.1f} points, "
@@ -256,14 +256,14 @@ def _aside(table: Table) -> tuple[str, str]:
     )
 
 
-def _outcome(best: Row, backbone: str, cells: Cells) -> str:
+def _outcome(best: Row, backbone: str, results: Results) -> str:
     """Say what the best setting gives on the test images, beside the paper's best."""
     table = TABLES["table1"]
-    key = table.cell(best, backbone, 0).key
-    same = [row for row in table.rows if table.cell(row, backbone, 0).key == key]
+    key = table.experiment(best, backbone, 0).key
+    same = [row for row in table.rows if table.experiment(row, backbone, 0).key == key]
     known = f", which is *{same[0].label}* of Table 1 as it stands" if same else ""
     paper = paper_value(3, "WD", "PC (Ours)")
-    score = summarize(cells.of(table.cells(backbone, [best])), "mirrored").get("all")
+    score = summarize(results.of(table.experiments(backbone, [best])), "mirrored").get("all")
     start = f"The best of them, *{best.label}*{known},"
     if score is None or paper is None:
         return f"{start} has not been run on the test images."
@@ -276,9 +276,9 @@ def _short_commit(commit: str) -> str:
     return commit[:7] + (_DIRTY if commit.endswith(_DIRTY) else "")
 
 
-def _about_cells(cells: Cells) -> str:
-    """Say how many cells there are, and what ran them when; those of miniatures do not count."""
-    records = [result.record for result in cells if not result.record["data"].get("miniature")]
+def _about_results(results: Results) -> str:
+    """Say how many results there are, and what ran them when; those of miniatures do not count."""
+    records = [result.record for result in results if not result.record["data"].get("miniature")]
     abouts = [record.get("about", {}) for record in records]
     parts = {
         "hardware": _tally(abouts, lambda about: " and ".join(about["gpus"]) or about["cpu"]),
@@ -290,19 +290,19 @@ def _about_cells(cells: Cells) -> str:
         ),
         "days": _tally(abouts, lambda about: str(about["started"])[:10]),
     }
-    lines = [f"**{counted(len(abouts), 'cell')}.**"]
+    lines = [f"**{counted(len(abouts), 'result')}.**"]
     lines += [f"{part.capitalize()}: {said}." for part, said in parts.items() if said]
     dirty = sum(str(about.get("commit", "")).endswith(_DIRTY) for about in abouts)
     if dirty:
         lines.append(
-            f"{counted(dirty, 'cell was', 'cells were')} run by code with changes that had not "
+            f"{counted(dirty, 'result was', 'results were')} run by code with changes that had not "
             f"been committed ({_DIRTY})."
         )
     return " ".join(lines)
 
 
 def _tally(abouts: Iterable[Mapping[str, Any]], what: Callable[[Any], str]) -> str:
-    """Count what cells say, the most frequent first; cells that say nothing are left out."""
+    """Count what results say, the most frequent first; results that say nothing are left out."""
     found: Counter[str] = Counter()
     for about in abouts:
         try:

@@ -8,14 +8,14 @@ from functools import cached_property
 from itertools import product
 from statistics import mean
 
-from protail_paper.cells import Cells, Result, summarize
 from protail_paper.comparisons import COMPARISONS, OTHER_SETTINGS, Comparison, Entry
-from protail_paper.groups import wanted_cells
+from protail_paper.groups import wanted_experiments
 from protail_paper.large import LARGE
 from protail_paper.paired import PairedDifference, group_images, paired_difference
 from protail_paper.paper import GROUPS, paper_table
+from protail_paper.results import Result, Results, summarize
 from protail_paper.tables import BACKBONES, TABLES, TWO_SETS
-from protail_paper.wanted import Cell
+from protail_paper.wanted import Experiment
 
 MISSING, DIVERGED = "not run", "diverged"
 MIXED = (
@@ -28,7 +28,7 @@ _NOTE = """\
 *All* of the test images, mirrored. *GFLOPs*: thousands of millions of operations that the features
 of one image take, a multiply-add as two; its mirror image takes as many again. *GPU s*: seconds of
 GPU time of one seed, stage 1 and a classifier: where several were trained together, each its part
-by what its steps take, and an equal one of what all classifiers took; of cells that do not know
+by what its steps take, and an equal one of what all classifiers took; of results that do not know
 theirs none are shown. One and the same training has been charged half as much again, and more,
 beside others: small differences mean nothing. Both are those of the first column that has been run.
 *Images as PC*: the classifier learns from images that are augmented as those of PC, with
@@ -44,13 +44,13 @@ _PAIRED_TITLE = "### What PC gains over each classifier on identical features"
 _PAIRED_NOTE = """\
 Learned prototypes minus another classifier, by the names of their recipes (*alone*: stage 1 with
 the head it was trained with; in brackets what is set otherwise), on the very same frozen backbone:
-cells of a seed are compared where the hashes of its weights are equal. In points of accuracy on the
-test images, mirrored. In brackets an interval of 95 % over trainings and over test images: half its
-width is the root of the sum of the squares of two half-widths, that of the t interval of the seeds'
-differences (of three seeds: 2 degrees of freedom, 4.30 standard errors), and that of the t interval
-of the images' differences, each its mean over seeds; rather too wide than too narrow. Of one seed
-it is over test images alone, and about that one training. It is about other seeds and other test
-images of the same classes: not about other subsets to train on, nor about other classes.
+results of a seed are compared where the hashes of its weights are equal. In points of accuracy on
+the test images, mirrored. In brackets an interval of 95 % over trainings and over test images: half
+its width is the root of the sum of the squares of two half-widths, that of the t interval of the
+seeds' differences (of three seeds: 2 degrees of freedom, 4.30 standard errors), and that of the t
+interval of the images' differences, each its mean over seeds; rather too wide than too narrow. Of
+one seed it is over test images alone, and about that one training. It is about other seeds and
+other test images of the same classes: not about other subsets to train on, nor about other classes.
 The tau of `tau-norm` and the rate and decay of `wd-max` were chosen on WD, CIFAR-100-LT at 100 and
 one set of images, but where it says *chosen on CIFAR-10-LT*: elsewhere others may be better, and
 there they are. Prototypes learn from images with AutoAugment and Cutout, and so does
@@ -95,32 +95,37 @@ def numbers(
     ]
 
 
-def comparisons_section(cells: Cells) -> str:
-    """Write the tables that have a cell of their own, which no table above them has."""
-    above = {cell.key for cell in wanted_cells(TABLES, BACKBONES)}
+def comparisons_section(results: Results) -> str:
+    """Write the tables that have a result of their own, which no table above them has."""
+    above = {experiment.key for experiment in wanted_experiments(TABLES, BACKBONES)}
     shown = [
         table
         for table in (COMPARISONS | LARGE).values()
-        if any(cell.key not in above and cell in cells for cell in _all_cells(table))
+        if any(
+            experiment.key not in above and experiment in results
+            for experiment in _all_experiments(table)
+        )
     ]
     if not shown:
         return ""
-    parts = [*(_section(table, cells) for table in shown), _paired_section(cells)]
+    parts = [*(_section(table, results) for table in shown), _paired_section(results)]
     return "\n".join([_TITLE, "", _NOTE, *filter(None, parts)])
 
 
-def _all_cells(table: Comparison) -> list[Cell]:
-    return [cell for backbone in table.backbones for cell in table.cells(backbone)]
+def _all_experiments(table: Comparison) -> list[Experiment]:
+    return [
+        experiment for backbone in table.backbones for experiment in table.experiments(backbone)
+    ]
 
 
-def _section(table: Comparison, cells: Cells) -> str:
+def _section(table: Comparison, results: Results) -> str:
     lines = [f"### Table {table.paper} of the paper: {table.title}", ""]
-    lines += [*_beside_paper(table, cells), "", *_groups(table, cells)]
-    mixed = cells.are_mixed(_all_cells(table))
+    lines += [*_beside_paper(table, results), "", *_groups(table, results)]
+    mixed = results.are_mixed(_all_experiments(table))
     return "\n".join([*lines, *([MIXED, ""] if mixed else [])])
 
 
-def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
+def _beside_paper(table: Comparison, results: Results) -> Iterator[str]:
     """Write each row, the paper's and their difference; a column that a row lacks is empty."""
     paper = paper_table(table.paper)
     yield from header("mirrored", "backbone", *table.columns, "GFLOPs", "GPU s")
@@ -128,7 +133,7 @@ def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
     for entry in table.entries:
         rows.setdefault(entry.row, {})[entry.column] = entry
     for row, entries in rows.items():
-        found = {column: _found(table, entry, cells) for column, entry in entries.items()}
+        found = {column: _found(table, entry, results) for column, entry in entries.items()}
         printed = {
             column: paper.value(entry.paper, column)
             for column, entry in entries.items()
@@ -151,13 +156,13 @@ def _beside_paper(table: Comparison, cells: Cells) -> Iterator[str]:
             yield line(["*ours - paper*", "", *differences, "", ""])
 
 
-def _groups(table: Comparison, cells: Cells) -> Iterator[str]:
+def _groups(table: Comparison, results: Results) -> Iterator[str]:
     """Show the groups of classes of all that has been run, where they are no columns already."""
     if set(GROUPS) <= set(table.columns):
         return
     parts: dict[str, list[str]] = {}
     for entry in table.entries:
-        if found := _found(table, entry, cells):
+        if found := _found(table, entry, results):
             is_ratio = entry.column.isdecimal()
             part = f"mirrored, imbalance {entry.column}" if is_ratio else "mirrored"
             row = line([_label(entry), *numbers(found, len(table.seeds))])
@@ -174,8 +179,8 @@ def _label(entry: Entry) -> str:
     return ", ".join(filter(None, (f"{row} / {entry.column}", entry.variant)))
 
 
-def _found(table: Comparison, entry: Entry, cells: Cells) -> list[Result]:
-    return cells.of(entry.cell(seed) for seed in table.seeds)
+def _found(table: Comparison, entry: Entry, results: Results) -> list[Result]:
+    return results.of(entry.experiment(seed) for seed in table.seeds)
 
 
 def _costs(columns: Iterable[list[Result]]) -> list[str]:
@@ -195,14 +200,14 @@ def _as_printed(value: float | None, decimals: int) -> str:
 
 @dataclass(frozen=True)
 class _Classifier:
-    """A classifier on a representation: its cells by seed, and all that it is called."""
+    """A classifier on a representation: its experiments by seed, and all that it is called."""
 
-    cells: dict[int, Cell]
+    experiments: dict[int, Experiment]
     names: list[str] = field(default_factory=list)
 
     @property
-    def first(self) -> Cell:
-        return next(iter(self.cells.values()))
+    def first(self) -> Experiment:
+        return next(iter(self.experiments.values()))
 
     @property
     def name(self) -> str:
@@ -240,9 +245,9 @@ class _Pair:
         return found
 
 
-def _paired_section(cells: Cells) -> str:
+def _paired_section(results: Results) -> str:
     """Write the differences of Tables 3, 4 and 9, a part for each representation and subset."""
-    fractions = [(each, list(_pairs(each, cells))) for each in _by_representation()]
+    fractions = [(each, list(_pairs(each, results))) for each in _by_representation()]
     # Where most is compared stands first.
     ranked = sorted(fractions, key=lambda each: len(each[1]), reverse=True)
     parts = [_part(classifiers[0].first, pairs) for classifiers, pairs in ranked if pairs]
@@ -255,7 +260,7 @@ def _by_representation() -> list[list[_Classifier]]:
     # Rows stand in the order of the longest table that has them.
     for table in sorted(COMPARISONS.values(), key=lambda each: len(each.entries), reverse=True):
         for entry in table.entries:
-            row = _Classifier({seed: entry.cell(seed) for seed in table.seeds})
+            row = _Classifier({seed: entry.experiment(seed) for seed in table.seeds})
             fraction = fractions.setdefault(row.first.representation_key, {})
             # By its recipe, whatever it is on.
             variant = f" ({entry.variant})" if entry.variant else ""
@@ -264,14 +269,14 @@ def _by_representation() -> list[list[_Classifier]]:
     return [list(rows.values()) for rows in fractions.values()]
 
 
-def _pairs(classifiers: list[_Classifier], cells: Cells) -> Iterator[_Pair]:
+def _pairs(classifiers: list[_Classifier], results: Results) -> Iterator[_Pair]:
     for pc, other in product(classifiers, repeat=2):
         if pc.learns_prototypes and not other.learns_prototypes:
-            seeds = sorted(pc.cells.keys() & other.cells.keys())
-            both = (cells.of([pc.cells[seed], other.cells[seed]]) for seed in seeds)
-            results = tuple((each[0], each[1]) for each in both if _can_be_compared(each))
-            if results:
-                yield _Pair(pc.name, other.name, results)
+            seeds = sorted(pc.experiments.keys() & other.experiments.keys())
+            both = (results.of([pc.experiments[seed], other.experiments[seed]]) for seed in seeds)
+            compared = tuple((each[0], each[1]) for each in both if _can_be_compared(each))
+            if compared:
+                yield _Pair(pc.name, other.name, compared)
 
 
 def _can_be_compared(results: list[Result]) -> bool:
@@ -281,10 +286,10 @@ def _can_be_compared(results: list[Result]) -> bool:
     return known and len(results) == 2 and len(weights) == 1 and None not in weights
 
 
-def _part(first: Cell, pairs: list[_Pair]) -> str:
+def _part(first: Experiment, pairs: list[_Pair]) -> str:
     backbone = first.recipe.phases["representation"].backbone
-    place = f"{first.draw.dataset}, imbalance {first.draw.imbalance:g}"
-    if first.draw.selection == "author":
+    place = f"{first.subset.dataset}, imbalance {first.subset.imbalance:g}"
+    if first.subset.selection == "author":
         place += f", {TWO_SETS}"
     lines = [f"#### On `{first.stage_1}` ({backbone}), {place}", ""]
     for pc in dict.fromkeys(pair.pc for pair in pairs):

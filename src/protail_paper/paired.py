@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset, long_tailed_counts
 from protail.profile import ClassProfile
 from protail.utils import unknown_name
-from protail_paper.cells import VIEWS, Result
 from protail_paper.paper import GROUPS
+from protail_paper.results import VIEWS, Result
 from protail_paper.scores import unpack_bits
-from protail_paper.wanted import Draw
+from protail_paper.wanted import Subset
 
 _LEVEL = 0.95
 _WITH_LABELS = "cifar100-lt"
@@ -81,7 +81,7 @@ def paired_difference(
     Parameters
     ----------
     first, second : iterable of Result
-        Cells of each row, one a seed: the same seeds, on the same images.
+        Results of each row, one a seed: the same seeds, on the same images.
     view : {"plain", "mirrored"}
         Whether logits are averaged with those of the mirror image.
     images : ndarray of bool, shape (n_images,), optional
@@ -100,16 +100,16 @@ def paired_difference(
     Examples
     --------
     >>> import numpy as np
-    >>> from protail_paper.cells import Result
+    >>> from protail_paper.results import Result
     >>> from protail_paper.paired import paired_difference
     >>> from protail_paper.scores import pack_bits
-    >>> def cell(right):
-    ...     scores = {"flipped": {"all": float(np.mean(right))}}
-    ...     bits = {"flipped": pack_bits(np.array(right))}
+    >>> def made_up(right):
+    ...     scores = {"mirrored": {"all": float(np.mean(right))}}
+    ...     bits = {"mirrored": pack_bits(np.array(right))}
     ...     data = {"dataset": "cifar100-lt", "imbalance": 100}
     ...     return Result({"seed": 0, "data": data, "scores": scores, "right": bits})
     >>> rows = [True] * 50 + [False] * 50, [True] * 70 + [False] * 30
-    >>> difference = paired_difference(*([cell(row)] for row in rows))
+    >>> difference = paired_difference(*([made_up(row)] for row in rows))
     >>> round(difference.difference, 2), difference.verdict
     (0.2, 'ahead')
     """
@@ -144,13 +144,13 @@ def group_images(
 ) -> NDArray[np.bool_] | None:
     """Say which test images are of a group of classes.
 
-    Cells do not keep labels. Those of CIFAR-100 come with the package; they are taken where they
-    give the accuracy of the group that every cell says.
+    Results do not keep labels. Those of CIFAR-100 come with the package; they are taken where they
+    give the accuracy of the group that every result says.
 
     Parameters
     ----------
     results : iterable of Result
-        Cells of one subset that have not diverged.
+        Results of one subset that have not diverged.
     group : {"many", "medium", "few"}
         Which classes.
     view : {"plain", "mirrored"}
@@ -163,22 +163,22 @@ def group_images(
 
     Examples
     --------
-    >>> from protail_paper.cells import Result
+    >>> from protail_paper.results import Result
     >>> from protail_paper.paired import group_images
-    >>> cell = Result({"data": {"dataset": "cifar10-lt", "imbalance": 100}})
-    >>> group_images([cell], "few") is None
+    >>> result = Result({"data": {"dataset": "cifar10-lt", "imbalance": 100}})
+    >>> group_images([result], "few") is None
     True
     """
     _check_name("group", group, _SHOT_GROUPS)
     _check_name("view", view, VIEWS)
     found = list(results)
-    draws = {Draw(**result.record["data"]) for result in found}
-    if len(draws) != 1:
-        raise ValueError(f"results are of {len(draws)} subsets; expected one.")
-    [draw] = draws
-    if draw.dataset != _WITH_LABELS or draw.held_out or draw.aside_from:
+    subsets = {Subset(**result.record["data"]) for result in found}
+    if len(subsets) != 1:
+        raise ValueError(f"results are of {len(subsets)} subsets; expected one.")
+    [subset] = subsets
+    if subset.dataset != _WITH_LABELS or subset.held_out or subset.aside_from:
         return None
-    images = _images_of(group, draw.imbalance)
+    images = _images_of(group, subset.imbalance)
     return images if all(_fits(result, images, group, view) for result in found) else None
 
 
@@ -218,35 +218,36 @@ def _rights(result: Result, view: str, n: int) -> NDArray[np.bool_]:
 
 
 def _paired(first: Iterable[Result], second: Iterable[Result]) -> list[tuple[Result, Result]]:
-    """Pair the cells of two rows by their seeds."""
+    """Pair the results of two rows by their seeds."""
     rows: dict[str, dict[int, Result]] = {"first": {}, "second": {}}
     for (name, found), row in zip(rows.items(), (first, second), strict=True):
         for result in row:
             seed = result.record["seed"]
             if seed in found:
-                raise ValueError(f"{name} has two cells of seed {seed}; expected one a seed.")
+                raise ValueError(f"{name} has two results of seed {seed}; expected one a seed.")
             if result.diverged:
                 raise ValueError(
-                    f"{name} has diverged with seed {seed}; expected cells with scores."
+                    f"{name} has diverged with seed {seed}; expected results with scores."
                 )
             found[seed] = result
     one, other = rows.values()
     if not one or set(one) != set(other):
         raise ValueError(
-            f"first has cells of seeds {sorted(one)}, second of {sorted(other)}; expected the same "
-            "seeds of both, at least one."
+            f"first has results of seeds {sorted(one)}, second of {sorted(other)}; expected the "
+            "same seeds of both, at least one."
         )
     for seed in one:
-        draws = [Draw(**row[seed].record["data"]) for row in (one, other)]
-        if draws[0] != draws[1]:
+        subsets = [Subset(**row[seed].record["data"]) for row in (one, other)]
+        if subsets[0] != subsets[1]:
             raise ValueError(
-                f"cells of seed {seed} are of {draws[0]} and {draws[1]}; expected the same images."
+                f"results of seed {seed} are of {subsets[0]} and {subsets[1]}; expected the same "
+                "images."
             )
     return [(one[seed], other[seed]) for seed in one]
 
 
 def _n_images(results: Iterable[Result], view: str) -> int:
-    """Say how many images there are; cells keep whole bytes of them, and their accuracy."""
+    """Say how many images there are; results keep whole bytes of them, and their accuracy."""
     found, n_bits = set(), 0
     for result in results:
         bits, accuracy = unpack_bits(result.record["right"][view]), result.score("all", view)
@@ -254,6 +255,6 @@ def _n_images(results: Iterable[Result], view: str) -> int:
         if accuracy:
             found.add(round(int(bits.sum()) / accuracy))
     if len(found) > 1:
-        raise ValueError(f"cells have {sorted(found)} images; expected the same ones in all.")
+        raise ValueError(f"results have {sorted(found)} images; expected the same ones in all.")
     # Where nothing is right anywhere, it does not matter.
     return found.pop() if found else n_bits

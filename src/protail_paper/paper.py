@@ -182,8 +182,8 @@ def _read(kind: str, **defaults: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _row(cells: Sequence[Any]) -> PaperRow:
-    return PaperRow(cells[0], tuple(None if cell == "-" else cell for cell in cells[1:]))
+def _row(entries: Sequence[Any]) -> PaperRow:
+    return PaperRow(entries[0], tuple(None if each == "-" else each for each in entries[1:]))
 
 
 PAPER_TABLES = tuple(

@@ -24,10 +24,10 @@ import re
 from statistics import mean
 from typing import Any
 
-from protail_paper.cells import Cells, Result
 from protail_paper.comparisons import COMPARISONS
 from protail_paper.paired import group_images, paired_difference
 from protail_paper.paper import mean_of_groups, paper_table
+from protail_paper.results import Result, Results
 from protail_paper.tables import QUESTIONS, TABLES
 from protail_paper.tuning import CHOICES
 
@@ -35,9 +35,9 @@ NOT_RUN = "not run yet"
 PLACE = re.compile(r"\{\{ (.+?)(?:; (\+?\.\df))? \}\}")
 
 
-def fill(template: str, cells: Cells) -> str:
-    """Write the numbers of a template; ``figures.json`` lies beside the folder of cells."""
-    numbers = Numbers(cells)
+def fill(template: str, results: Results) -> str:
+    """Write the numbers of a template; ``figures.json`` lies beside the folder of results."""
+    numbers = Numbers(results)
     return PLACE.sub(lambda found: numbers.written(*found.groups()), template)
 
 
@@ -48,11 +48,11 @@ def numbers_without_address(template: str) -> list[str]:
 
 
 class Numbers:
-    """What cells, the paper and the figures say, by address."""
+    """What results, the paper and the figures say, by address."""
 
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-        self._figures = cells.folder.parent / "figures" / "figures.json"
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._figures = results.folder.parent / "figures" / "figures.json"
 
     def written(self, address: str, style: str | None = None) -> str:
         """Write the number at an address."""
@@ -61,7 +61,7 @@ class Numbers:
         return NOT_RUN if value is None else f"{value + 0.0:{style or _usual_style(address)}}"
 
     def at(self, address: str) -> float | None:
-        """Give the number at an address, None where no cell is there."""
+        """Give the number at an address, None where no result is there."""
         for word in (" minus ", " above ", " low over ", " high over "):
             if word in address:
                 one, other = address.split(word)
@@ -76,7 +76,7 @@ class Numbers:
                 if column == "mean"
                 else paper_table(table).row(row)[column]
             )
-        found = self._results(address)
+        found = self._found(address)
         if keys[1] in ("seeds", "diverged"):
             return sum(keys[1] == "seeds" or result.diverged for result in found)
         of_seeds = self._by_seed(address)
@@ -97,7 +97,7 @@ class Numbers:
 
     def _interval(self, one: str, other: str) -> tuple[float, float]:
         """Give both ends of the interval of a paired difference, in points, over their seeds."""
-        first, second = self._results(one), self._results(other)
+        first, second = self._found(one), self._found(other)
         pairs = [(a, b) for a in first for b in second if a.record["seed"] == b.record["seed"]]
         assert pairs, f"no seed has both {one} and {other}"
         same = [a.record["backbone"] == b.record["backbone"] for a, b in pairs]
@@ -115,7 +115,7 @@ class Numbers:
     def _by_seed(self, address: str) -> dict[int, float]:
         column, view = address.split("; ")[2], _view(address)
         found = {}
-        for result in self._results(address):
+        for result in self._found(address):
             if column == "T":
                 found[result.record["seed"]] = float(result.record["temperature_quantiles"][2])
             elif not result.diverged:
@@ -124,7 +124,7 @@ class Numbers:
                 found[result.record["seed"]] = 100 * score
         return found
 
-    def _results(self, address: str) -> list[Result]:
+    def _found(self, address: str) -> list[Result]:
         name, row, _, *words = address.split("; ")
         if name in COMPARISONS:
             comparison = COMPARISONS[name]
@@ -134,16 +134,16 @@ class Numbers:
                 if each.row == row and f"at {each.column}" in words
             ]
             expected = f"at {entry.column}"
-            wanted = [entry.cell(seed) for seed in comparison.seeds]
+            wanted = [entry.experiment(seed) for seed in comparison.seeds]
         else:
             rows = {question.name: question.rows for question in QUESTIONS}
             table = TABLES["questions"] if name in rows else (TABLES | CHOICES)[name]
             [found] = [each for each in rows.get(name, table.rows) if each.label == row]
             expected = "ResNet-32"
             backbone = expected if expected in words else "ResNet-34"
-            wanted = table.cells(backbone, [found])
+            wanted = table.experiments(backbone, [found])
         assert set(words) <= {"mirrored", expected}, f"{address}: not all of it is known"
-        return self._cells.of(wanted)
+        return self._results.of(wanted)
 
     def _of_figures(self, keys: list[str]) -> float:
         found: Any = json.loads(self._figures.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Running the results that are missing: a representation together with all its classifiers."""
+"""Running the experiments that are missing: a representation together with all its classifiers."""
 
 from __future__ import annotations
 
@@ -44,51 +44,51 @@ from protail.training import (
 )
 from protail.utils import OutputError, counted
 from protail_paper._pool import Begun, Pool, timed_steps
-from protail_paper.cells import Cells
 from protail_paper.forecasts import expected_seconds
 from protail_paper.groups import Group, missing_groups
 from protail_paper.large import miniature_size
+from protail_paper.results import Results
 from protail_paper.scores import score_head
-from protail_paper.wanted import Cell, Draw
+from protail_paper.wanted import Experiment, Subset
 
 Say = Callable[[str], None]
-LoadData = Callable[[Draw], DataSet]
+LoadData = Callable[[Subset], DataSet]
 # How often a training says where it is.
 _EVALUATIONS = 5
 
 
 def run_missing(
-    wanted: Iterable[Cell],
-    cells: Cells,
+    wanted: Iterable[Experiment],
+    results: Results,
     load: LoadData,
     options: Options,
     *,
-    known: Iterable[Cell] = (),
+    known: Iterable[Experiment] = (),
     budget: float | None = None,
     at_once: int = 4,
     weights: Path | None = None,
     say: Say = lambda text: None,
 ) -> int:
-    """Run the cells that are missing, as far as the time allows.
+    """Run the experiments that are missing, as far as the time allows.
 
-    Every finished cell is kept at once, and the next training begins where one has ended. Nothing
+    Every finished result is kept at once, and the next training begins where one has ended. Nothing
     is begun that is not likely to end in time. A training that was killed goes on from its last
-    checkpoint, which lies in a run in a folder ``runs`` beside the cells, and is removed with the
-    last of its cells. An error in one training, or in what depends on it, is told, and raised when
-    all others are done.
+    checkpoint, which lies in a run in a folder ``runs`` beside the results, and is removed when
+    the last of its results is there. An error in one training, or in what depends on it, is told,
+    and raised when all others are done.
 
     Parameters
     ----------
-    wanted : iterable of Cell
+    wanted : iterable of Experiment
         The most wanted first.
-    cells : Cells
+    results : Results
         What is there, and where new ones go.
     load : callable
-        Gives the images of a draw.
+        Gives the images of a subset.
     options : Options
         How to run.
-    known : iterable of Cell
-        Cells beside those wanted, which are run again where their representation is.
+    known : iterable of Experiment
+        Experiments beside those wanted, which are run again where their representation is.
     budget : float, optional
         Seconds.
     at_once : int, default=4
@@ -101,16 +101,16 @@ def run_missing(
     Returns
     -------
     int
-        How many cells were run.
+        How many experiments were run.
     """
     if at_once < 1:
         raise ValueError(f"at_once={at_once!r}; expected at least 1 training.")
-    work = _Work(cells, cache(load), options, weights, say)
+    work = _Work(results, cache(load), options, weights, say)
 
     def expected(group: Group) -> float | None:
-        return expected_seconds(group, cells, work.gpus)
+        return expected_seconds(group, results, work.gpus)
 
-    pool = Pool(missing_groups(wanted, cells, known), expected, budget)
+    pool = Pool(missing_groups(wanted, results, known), expected, budget)
     n_slots = min(at_once, len(pool.waiting))
     streams = make_streams(options.device, n_slots)
     with ExitStack() as stack:  # whatever ends this, the runs of trainings are closed
@@ -130,9 +130,9 @@ class _Work:
     """Train representations at once, then evaluate everything that depends on each."""
 
     def __init__(
-        self, cells: Cells, load: LoadData, options: Options, weights: Path | None, say: Say
+        self, results: Results, load: LoadData, options: Options, weights: Path | None, say: Say
     ) -> None:
-        self._cells, self._load = cells, load
+        self._results, self._load = results, load
         self._options = replace(options, resume=True, overwrite=False)
         self._weights, self._say = weights, say
         self._about = describe_surroundings()
@@ -141,7 +141,7 @@ class _Work:
         self.errors: list[Exception] = []
 
     def slot(self, pool: Pool) -> Steps[int]:
-        """Train one group after the other, and evaluate each; count the cells that came of it."""
+        """Train one group after the other, and evaluate each; count the results that came of it."""
         n_run = 0
         while True:
             begun = pool.begin()
@@ -150,18 +150,18 @@ class _Work:
             yield  # to others, who begin theirs: what comes before the first step is shared too
             if begun is None:
                 continue
-            pipeline, n_cells = None, 0
+            pipeline, n_results = None, 0
             with self._told(begun.group, OutputError):
                 steps, tell = self._train(begun, pool), partial(pool.tell_step, begun)
                 pipeline = yield from timed_steps(steps, tell, self._options.device)
             if pipeline is not None:
                 gc.collect()  # captured steps hold much of a GPU
                 with pool.aside(), self._told(begun.group, OSError):
-                    n_cells = self._evaluate(begun, pipeline)
+                    n_results = self._evaluate(begun, pipeline)
                     _remove(begun.run)
             # Only now: what was evaluated may tell how long others take.
-            pool.end(begun, well=n_cells > 0)
-            n_run += n_cells
+            pool.end(begun, well=n_results > 0)
+            n_run += n_results
 
     @contextmanager
     def _told(self, group: Group, fatal: type[OSError]) -> Iterator[None]:
@@ -201,21 +201,21 @@ class _Work:
                 self._say(f"{group.name}: {error}")
             else:
                 return pipeline
-        for cell in group.cells:
-            self._cells.add(cell, {"diverged": True, "about": self._about})
+        for experiment in group.experiments:
+            self._results.add(experiment, {"diverged": True, "about": self._about})
         _remove(job.folder)
         return None
 
     def _job(self, group: Group) -> Job:
-        """Say what is trained for a group, and in which run it is kept until its cells are."""
+        """Say what is trained for a group, and in which run it is kept until its results are."""
         first = group.first
-        data = self._load(first.draw)
-        if miniature_size(first.draw, data) != first.draw.miniature:
+        data = self._load(first.subset)
+        if miniature_size(first.subset, data) != first.subset.miniature:
             raise ValueError(
-                f"{first.draw.folder} has {len(data.train):,} training images here; expected those "
-                "that its cells are of. Mark cells on other images with mark_miniatures."
+                f"{first.subset.folder} has {len(data.train):,} training images here; expected "
+                "those that its name says. Mark experiments on other images with mark_miniatures."
             )
-        runs = self._cells.folder.parent / "runs" / self._cells.folder.name
+        runs = self._results.folder.parent / "runs" / self._results.folder.name
         job = Job(replace(first.recipe, classifier=None), data, first.seed, runs)
         # Another one where anything differs, so that what is there can always be gone on with.
         name = hashlib.sha256(json.dumps(job.resolved, sort_keys=True).encode()).hexdigest()[:10]
@@ -231,31 +231,33 @@ class _Work:
         took = {"representation": round(begun.seconds, 2)}
         if begun.step is not None:
             took |= {"step": round(begun.step, 6), "guessed": round(begun.guessed, 2)}
-        classifiers = {cell.key: cell.recipe.classifier for cell in group.cells}
+        classifiers = {
+            experiment.key: experiment.recipe.classifier for experiment in group.experiments
+        }
         wanted = {key: one for key, one in classifiers.items() if one is not None}
-        for cell in group.cells:
-            if cell.key not in wanted:
-                self._keep(cell, {**score_head(head, frozen), "seconds": took, **shared})
+        for experiment in group.experiments:
+            if experiment.key not in wanted:
+                self._keep(experiment, {**score_head(head, frozen), "seconds": took, **shared})
         began = time.monotonic()
         learned = pipeline.learn(wanted, skip_diverged=True)
         if wanted:
             took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
-        for cell in group.cells:
-            if cell.key in learned:
-                evaluated = score_head(*learned[cell.key])
-                self._keep(cell, {**evaluated, "seconds": took, **shared})
-            elif cell.key in wanted:
-                self._say(f"diverged  {cell.command}")
-                self._cells.add(cell, {"diverged": True, "seconds": took, **shared})
-        return len(group.cells)
+        for experiment in group.experiments:
+            if experiment.key in learned:
+                evaluated = score_head(*learned[experiment.key])
+                self._keep(experiment, {**evaluated, "seconds": took, **shared})
+            elif experiment.key in wanted:
+                self._say(f"diverged  {experiment.command}")
+                self._results.add(experiment, {"diverged": True, "seconds": took, **shared})
+        return len(group.experiments)
 
-    def _keep(self, cell: Cell, outcome: Mapping[str, Any]) -> None:
-        self._cells.add(cell, outcome)
-        self._say(f"{100 * outcome['scores']['plain']['all']:5.2f} %  {cell.command}")
+    def _keep(self, experiment: Experiment, outcome: Mapping[str, Any]) -> None:
+        self._results.add(experiment, outcome)
+        self._say(f"{100 * outcome['scores']['plain']['all']:5.2f} %  {experiment.command}")
 
 
 def _remove(run: Path) -> None:
-    """Remove a run whose cells are kept, and the folders above it that it leaves empty."""
+    """Remove a run whose results are kept, and the folders above it that it leaves empty."""
     shutil.rmtree(run, ignore_errors=True)
     with suppress(OSError):
         run.parent.rmdir()
@@ -263,45 +265,50 @@ def _remove(run: Path) -> None:
 
 
 def take_run(
-    folder: Path, wanted: Iterable[Cell], cells: Cells, load: LoadData, device: torch.device
-) -> Cell:
-    """Keep what a finished run came to as the cell that it is the same as.
+    folder: Path,
+    wanted: Iterable[Experiment],
+    results: Results,
+    load: LoadData,
+    device: torch.device,
+) -> Experiment:
+    """Keep what a finished run came to as the result of the experiment that it is the same as.
 
     Parameters
     ----------
     folder : Path
         The run, as ``protail train`` writes it.
-    wanted : iterable of Cell
-        The cells that it may be.
-    cells : Cells
-        Where the cell goes.
+    wanted : iterable of Experiment
+        The experiments that it may be.
+    results : Results
+        Where the result goes.
     load : callable
-        Gives the images of a draw: they are predicted again, because a cell says which are right.
+        Gives the images of a subset: they are predicted again, as a result says which are right.
     device : torch.device
         Where to predict them.
 
     Returns
     -------
-    Cell
+    Experiment
         The one with the run's recipe, images and seed; where there is none, a RunError says so.
     """
     run = Run.open(folder)
     name = recipe_hash(Recipe.from_resolved(run.resolved["recipe"]).resolved())
-    for cell in wanted:
-        if (cell.seed, recipe_hash(cell.recipe.resolved())) != (run.resolved["seed"], name):
+    for experiment in wanted:
+        same_recipe = recipe_hash(experiment.recipe.resolved()) == name
+        if not same_recipe or experiment.seed != run.resolved["seed"]:
             continue
-        data = load(cell.draw)
+        data = load(experiment.subset)
         found = json.loads(json.dumps(data_record(data)))
-        is_real = miniature_size(cell.draw, data) == cell.draw.miniature
+        is_real = miniature_size(experiment.subset, data) == experiment.subset.miniature
         if not is_real or differing_keys(run.resolved["data"], found):
             continue
         stages = load_stages(run, data, device)
         first, last = stages["representation"].features, list(stages.values())[-1]
         assert isinstance(first, FrozenFeatures)
         shared = {"backbone": weights_hash(first.backbone)[:16], "about": run.sessions[-1]}
-        cells.add(cell, {**score_head(last.head, last.features), **shared})
-        return cell
+        results.add(experiment, {**score_head(last.head, last.features), **shared})
+        return experiment
     raise RunError(
-        f"{folder}: no cell has the recipe, images and seed of this run; expected a run that is "
-        "wanted. protail bench status --json lists those that are missing."
+        f"{folder}: no experiment has the recipe, images and seed of this run; expected a run "
+        "that is wanted. protail bench status --json lists those that are missing."
     )

@@ -1,4 +1,4 @@
-"""What a cell says about a head: accuracies, which images are right, what an image takes, norms."""
+"""What a result says of a head: accuracies, which images are right, what an image takes, norms."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from protail.recipes import load_recipe
 from protail_paper.paper import read_data
-from protail_paper.wanted import CIFAR100, SEEDS, Cell, Draw
+from protail_paper.wanted import CIFAR100, SEEDS, Experiment, Subset
 
 # Stage 1 of the paper's tables, and the smaller network that its text names.
 BACKBONES = {"ResNet-34": "wd", "ResNet-32": "wd-resnet32"}
@@ -96,13 +96,13 @@ class Table:
     paper : int or None
         The number of the paper's table that it is compared with.
     seeds : tuple of int
-        One cell each in every row.
+        One experiment each in every row.
     backbones : mapping of str to str
         The recipe of stage 1, by what the reader sees.
     held_out : float
         The fraction of the training images that it is evaluated on, others for every seed; 0 for
         the test images.
-    draw : Draw
+    subset : Subset
         The subset its images are of, before anything is held out.
     aside_from : float
         The smaller ratio whose images, as far as the subset leaves them, it is evaluated on
@@ -116,23 +116,23 @@ class Table:
     seeds: tuple[int, ...] = SEEDS
     backbones: Mapping[str, str] = field(default_factory=lambda: dict(BACKBONES))
     held_out: float = 0.0
-    draw: Draw = CIFAR100
+    subset: Subset = CIFAR100
     aside_from: float = 0.0
 
-    def cells(self, backbone: str, rows: Iterable[Row] | None = None) -> list[Cell]:
-        """List the cells of rows, by default all of them, on a backbone; seed by seed."""
+    def experiments(self, backbone: str, rows: Iterable[Row] | None = None) -> list[Experiment]:
+        """List the experiments of rows, by default all of them, on a backbone; seed by seed."""
         chosen = rows_on(backbone, self.rows if rows is None else rows)
-        return [self.cell(row, backbone, seed) for seed in self.seeds for row in chosen]
+        return [self.experiment(row, backbone, seed) for seed in self.seeds for row in chosen]
 
-    def cell(self, row: Row, backbone: str, seed: int) -> Cell:
-        """Make the cell of a row: its classifier on a representation."""
+    def experiment(self, row: Row, backbone: str, seed: int) -> Experiment:
+        """Make the experiment of a row: its classifier on a representation."""
         name = first = self.backbones[backbone]
         if row.classifier is not None:
             name = _on_representation(row.classifier, first)
-        draw = replace(self.draw, selection=row.selection, aside_from=self.aside_from)
+        subset = replace(self.subset, selection=row.selection, aside_from=self.aside_from)
         if self.held_out:
-            draw = replace(draw, held_out=self.held_out, held_out_seed=seed)
-        return Cell(name, draw, seed, row.overrides)
+            subset = replace(subset, held_out=self.held_out, held_out_seed=seed)
+        return Experiment(name, subset, seed, row.overrides)
 
 
 @cache

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
-from protail_paper.cells import Cells, Summary
+from protail_paper.results import Results, Summary
 from protail_paper.tables import (
     AS_ON_WD,
     AS_PC,
@@ -262,8 +262,8 @@ CHOICES: dict[str, Table] = named(
         ),
         _held_out("tuning-tau", _BY_TAU, TAUS, (0, 1)),
         _held_out("tuning-max", _BY_DECAY, _DECAYS, (0, 1)),
-        _held_out("tuning-tau-cifar10", _BY_TAU + _ON_CIFAR10, TAUS, draw=CIFAR10),
-        _held_out("tuning-max-cifar10", _BY_DECAY + _ON_CIFAR10, _DECAYS_CIFAR10, draw=CIFAR10),
+        _held_out("tuning-tau-cifar10", _BY_TAU + _ON_CIFAR10, TAUS, subset=CIFAR10),
+        _held_out("tuning-max-cifar10", _BY_DECAY + _ON_CIFAR10, _DECAYS_CIFAR10, subset=CIFAR10),
         *(
             _held_out(
                 f"tuning-{first}",
@@ -305,7 +305,7 @@ CHOICES: dict[str, Table] = named(
 )
 
 
-def ranked_rows(table: Table, cells: Cells) -> list[tuple[Row, Summary]]:
+def ranked_rows(table: Table, results: Results) -> list[tuple[Row, Summary]]:
     """Rank the rows of a table of choices by the mean accuracy of the classes, mirrored.
 
     The best is first; only rows of which every seed is there, and none has diverged.
@@ -313,7 +313,7 @@ def ranked_rows(table: Table, cells: Cells) -> list[tuple[Row, Summary]]:
     [backbone] = table.backbones
     ranked = []
     for row in table.rows:
-        found = cells.of(table.cells(backbone, [row]))
+        found = results.of(table.experiments(backbone, [row]))
         if not any(result.diverged for result in found):
             fractions = [each.score("balanced", "mirrored") for each in found]
             known = [fraction for fraction in fractions if fraction is not None]

@@ -1,4 +1,4 @@
-"""What a cell is before it has been run: a recipe, images and a seed."""
+"""What is to be run: experiments, each a recipe, images and a seed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from protail.recipes import Recipe, load_recipe, recipe_hash, recipe_names
 
-# What every table has a cell of.
+# What every table has an experiment of.
 SEEDS = (0, 1, 2)
 # What subsets are cut from: images of the largest class, and classes.
 SIZES = {"cifar100-lt": (500, 100), "cifar10-lt": (5000, 10)}
 
 
 @dataclass(frozen=True)
-class Draw:
+class Subset:
     """Which images an experiment uses.
 
     Attributes
@@ -43,12 +43,12 @@ class Draw:
 
     Examples
     --------
-    >>> from protail_paper.wanted import Draw
-    >>> Draw("cifar100-lt", 100).folder, Draw("cifar100-lt", 100, held_out=0.2).folder
+    >>> from protail_paper.wanted import Subset
+    >>> Subset("cifar100-lt", 100).folder, Subset("cifar100-lt", 100, held_out=0.2).folder
     ('cifar100-lt-100', 'cifar100-lt-100-held-out')
-    >>> Draw("cifar100-lt", 100, aside_from=10).folder
+    >>> Subset("cifar100-lt", 100, aside_from=10).folder
     'cifar100-lt-100-aside'
-    >>> Draw("imagenet-lt").folder, Draw("imagenet-lt", miniature=2000).folder
+    >>> Subset("imagenet-lt").folder, Subset("imagenet-lt", miniature=2000).folder
     ('imagenet-lt', 'imagenet-lt-miniature-2000')
     """
 
@@ -69,7 +69,7 @@ class Draw:
 
     @property
     def folder(self) -> str:
-        """The folder its cells are kept in."""
+        """The folder its results are kept in."""
         ratio = f"-{self.imbalance:g}" if self.imbalance else ""
         kind = "" if self.selection == "shuffled" else f"-{self.selection}"
         suffix = "-held-out" if self.held_out else "-aside" if self.aside_from else ""
@@ -78,18 +78,18 @@ class Draw:
 
 
 # What most tables are about.
-CIFAR100, CIFAR10 = Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)
+CIFAR100, CIFAR10 = Subset("cifar100-lt", 100), Subset("cifar10-lt", 100)
 
 
 @dataclass(frozen=True)
-class Cell:
+class Experiment:
     """One execution of a recipe on a data set: what is wanted, before it is known.
 
     Attributes
     ----------
     recipe_name : str
         As `protail.recipes.load_recipe` takes it.
-    draw : Draw
+    subset : Subset
         Which images.
     seed : int
         Same seed, same result.
@@ -98,14 +98,14 @@ class Cell:
 
     Examples
     --------
-    >>> from protail_paper.wanted import Cell, Draw
-    >>> cell = Cell("pc-la", Draw("cifar100-lt", 100), 0, {"classifier.tau": 0.5})
-    >>> print(cell.command)
+    >>> from protail_paper.wanted import Experiment, Subset
+    >>> experiment = Experiment("pc-la", Subset("cifar100-lt", 100), 0, {"classifier.tau": 0.5})
+    >>> print(experiment.command)
     protail train pc-la --dataset cifar100-lt --imbalance 100 --seed 0 --set classifier.tau=0.5
     """
 
     recipe_name: str
-    draw: Draw
+    subset: Subset
     seed: int
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -118,13 +118,13 @@ class Cell:
     def key(self) -> str:
         """Name what is computed, whatever it is called."""
         name, changes = self.recipe_name, json.dumps(dict(self.overrides))
-        return _digest(_hash_once(name, changes), self.draw, self.seed)
+        return _digest(_hash_once(name, changes), self.subset, self.seed)
 
     @cached_property
     def representation_key(self) -> str:
-        """Name what stage 1 computes: cells with the same one share it."""
+        """Name what stage 1 computes: experiments with the same one share it."""
         name, changes = self.recipe_name, json.dumps(dict(self.overrides))
-        return _digest(_hash_once(name, changes, alone=True), self.draw, self.seed)
+        return _digest(_hash_once(name, changes, alone=True), self.subset, self.seed)
 
     @property
     def stage_1(self) -> str:
@@ -133,25 +133,25 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """The command that makes the cell alone."""
-        words = ["protail", "train", self.recipe_name, "--dataset", self.draw.dataset]
-        if self.draw.imbalance:
-            words += ["--imbalance", f"{self.draw.imbalance:g}"]
+        """The command that runs the experiment alone."""
+        words = ["protail", "train", self.recipe_name, "--dataset", self.subset.dataset]
+        if self.subset.imbalance:
+            words += ["--imbalance", f"{self.subset.imbalance:g}"]
         words += ["--seed", str(self.seed)]
-        if self.draw.selection != "shuffled":
-            words += ["--selection", self.draw.selection]
-        if self.draw.held_out:
-            words += ["--held-out", f"{self.draw.held_out:g}"]
-            words += ["--held-out-seed", str(self.draw.held_out_seed)]
-        if self.draw.aside_from:
-            words += ["--validation-from", f"{self.draw.aside_from:g}"]
+        if self.subset.selection != "shuffled":
+            words += ["--selection", self.subset.selection]
+        if self.subset.held_out:
+            words += ["--held-out", f"{self.subset.held_out:g}"]
+            words += ["--held-out-seed", str(self.subset.held_out_seed)]
+        if self.subset.aside_from:
+            words += ["--validation-from", f"{self.subset.aside_from:g}"]
         for key, value in self.overrides.items():
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--set", f"{key}={text}"]
         return shlex.join(words)
 
 
-# Hundreds of cells share a few recipes, and are asked for again and again.
+# Hundreds of experiments share a few recipes, and are asked for again and again.
 _read_once = cache(load_recipe)
 
 
@@ -178,27 +178,27 @@ def _hash_once(name: str, overrides: str, *, alone: bool = False) -> str:
     return recipe_hash({**resolved, "classifier": None} if alone else resolved)
 
 
-def cell_key(recipe: Recipe, draw: Draw, seed: int) -> str:
-    """Name a cell by everything its numbers depend on: the same text for the same computation.
+def experiment_key(recipe: Recipe, subset: Subset, seed: int) -> str:
+    """Name an experiment by all that its numbers depend on: one text for one computation.
 
     Examples
     --------
-    >>> from protail_paper.wanted import Draw, cell_key
+    >>> from protail_paper.wanted import Subset, experiment_key
     >>> from protail.recipes import load_recipe
-    >>> draw = Draw("cifar100-lt", 100)
+    >>> subset = Subset("cifar100-lt", 100)
     >>> changed = load_recipe("pc").with_overrides({"classifier.tau": 0.25})
-    >>> cell_key(changed, draw, 0) == cell_key(load_recipe("pc-la"), draw, 0)
+    >>> experiment_key(changed, subset, 0) == experiment_key(load_recipe("pc-la"), subset, 0)
     True
     """
-    return _digest(recipe_hash(recipe.resolved()), draw, seed)
+    return _digest(recipe_hash(recipe.resolved()), subset, seed)
 
 
-def _digest(recipe: str, draw: Draw, seed: int) -> str:
-    data: list[Any] = [draw.dataset, float(draw.imbalance), draw.selection]
-    if draw.held_out:
-        data += [draw.held_out, draw.held_out_seed]
-    if draw.aside_from:
-        data += ["aside", float(draw.aside_from)]
-    if draw.miniature:
-        data += ["miniature", draw.miniature]
+def _digest(recipe: str, subset: Subset, seed: int) -> str:
+    data: list[Any] = [subset.dataset, float(subset.imbalance), subset.selection]
+    if subset.held_out:
+        data += [subset.held_out, subset.held_out_seed]
+    if subset.aside_from:
+        data += ["aside", float(subset.aside_from)]
+    if subset.miniature:
+        data += ["miniature", subset.miniature]
     return hashlib.sha256(json.dumps([recipe, data, seed]).encode()).hexdigest()

@@ -16,10 +16,10 @@ from protail.cli import app
 from protail.data.images import DataSet, ImageSet, long_tailed_counts, save_subset
 from protail.data.images.long_tail import subset_description
 from protail.training.loop import PlainDriver
-from protail_paper.cells import Cells
 from protail_paper.cli.bench import Images, _known, _tables, _wanted
-from protail_paper.groups import wanted_cells
-from protail_paper.wanted import Cell, Draw
+from protail_paper.groups import wanted_experiments
+from protail_paper.results import Results
+from protail_paper.wanted import Experiment, Subset
 from reference.bench_command import SCORES, run
 from reference.miniature import write_imagenet_lt
 from reference.stopping import at_call, in_a_finaliser
@@ -39,11 +39,11 @@ def noise(counts, seed):
 
 
 @pytest.fixture(scope="module")
-def draw(tmp_path_factory):
+def subset_file(tmp_path_factory):
     counts = long_tailed_counts(100, 100, 100)
     about = subset_description(imbalance=100, kind="exp", selection="shuffled", seed=0, n_max=100)
     data = DataSet("cifar100-lt", noise(counts, 0), noise([1] * 100, 1), description=about)
-    file = tmp_path_factory.mktemp("draws") / "small.zip"
+    file = tmp_path_factory.mktemp("subsets") / "small.zip"
     save_subset(data, file)
     return file
 
@@ -60,20 +60,22 @@ def test_all_is_every_table_that_shows_test_images_which_can_be_downloaded():
 
 def test_changes_are_made_where_a_recipe_has_such_a_stage():
     changes = ["representation.lr=0.5", "pretraining.lr=0.25", "classifier.batch_size=8"]
-    for cell in _wanted(["table9"], None, changes=changes):
-        phases = cell.recipe.phases
+    for experiment in _wanted(["table9"], None, changes=changes):
+        phases = experiment.recipe.phases
         assert phases["representation"].lr == 0.5
-        assert ("pretraining" in phases) == (cell.recipe_name == "dro-lt")
+        assert ("pretraining" in phases) == (experiment.recipe_name == "dro-lt")
         assert "pretraining" not in phases or phases["pretraining"].lr == 0.25
-        assert cell.recipe.classifier is None or cell.recipe.classifier.batch_size == 8
+        assert experiment.recipe.classifier is None or experiment.recipe.classifier.batch_size == 8
 
 
 def test_changes_are_made_to_what_only_chooses():
     """Other recipes of the table do not take them."""
     only, changes = ["paco (*, seed 0"], ["representation.projection=16"]
-    cells = _wanted(["table4"], None, only, changes)
-    assert {cell.recipe_name for cell in cells} == {"paco", "paco-pc"}
-    assert {cell.recipe.representation.method_options["projection"] for cell in cells} == {16}
+    experiments = _wanted(["table4"], None, only, changes)
+    assert {experiment.recipe_name for experiment in experiments} == {"paco", "paco-pc"}
+    assert {
+        experiment.recipe.representation.method_options["projection"] for experiment in experiments
+    } == {16}
 
 
 @pytest.fixture
@@ -96,19 +98,17 @@ def test_data_that_is_not_there_is_told_once_before_anything_runs(no_cifar10, tm
     assert not (tmp_path / "results").exists()
 
 
-def test_of_several_data_sets_it_says_how_to_do_without_the_missing_one(no_cifar10, draw):
-    draws = [Draw("cifar100-lt", 100), Draw("cifar10-lt", 100)]
-    with pytest.raises(
-        ValueError, match=r"cifar10-lt: data_batch_1, .* --only leaves its cells out"
-    ):
-        Images([draw], None).find_all(draws)
+def test_of_several_data_sets_it_says_how_to_do_without_one(no_cifar10, subset_file):
+    subsets = [Subset("cifar100-lt", 100), Subset("cifar10-lt", 100)]
+    with pytest.raises(ValueError, match=r"cifar10-lt: .* --only leaves its experiments out"):
+        Images([subset_file], None).find_all(subsets)
 
 
-def test_cells_that_cannot_be_changed_like_that_are_not_known():
-    known = {cell.recipe_name for cell in _known(["classifier.temperature=class"])}
+def test_experiments_that_cannot_be_changed_like_that_are_not_known():
+    known = {experiment.recipe_name for experiment in _known(["classifier.temperature=class"])}
     assert {"wd", "pc-la"} <= known
     assert "wd-max" not in known
-    assert "wd-max" in {cell.recipe_name for cell in _known(None)}
+    assert "wd-max" in {experiment.recipe_name for experiment in _known(None)}
 
 
 def test_the_help_fits_a_screen_and_names_every_table():
@@ -130,7 +130,7 @@ def exported(name, n_classes, n_max, imbalance, file):
     return file
 
 
-def test_draws_of_several_data_sets_serve_every_higher_ratio(tmp_path):
+def test_subsets_of_several_data_sets_serve_every_higher_ratio(tmp_path):
     sizes = {"cifar100-lt": (100, 200), "cifar10-lt": (10, 300)}
     files = [
         exported("cifar100-lt", *sizes["cifar100-lt"], 100, tmp_path / "first.zip"),
@@ -139,45 +139,45 @@ def test_draws_of_several_data_sets_serve_every_higher_ratio(tmp_path):
     find = Images(files, tmp_path / "nowhere")
     for name, (n_classes, n_max) in sizes.items():
         for imbalance in (100.0, 50.0, 10.0):
-            found = find(Draw(name, imbalance))
+            found = find(Subset(name, imbalance))
             assert found.name == name
             expected = long_tailed_counts(n_max, n_classes, imbalance)
             assert found.train.profile.counts.tolist() == expected.tolist()
 
 
-def test_draws_are_judged_aside(tmp_path):
+def test_subsets_are_evaluated_aside(tmp_path):
     file = exported("cifar100-lt", 100, 200, 10, tmp_path / "wide.zip")
     find = Images([file], tmp_path / "nowhere")
-    found = find(Draw("cifar100-lt", 100, aside_from=10))
+    found = find(Subset("cifar100-lt", 100, aside_from=10))
     # The rarest class has 2 images at imbalance 100 and 20 at 10.
     assert set(found.test.profile.counts) == {18}
     assert found.train.profile.counts[[0, -1]].tolist() == [182, 2]
     expected = long_tailed_counts(200, 100, 100)
     assert found.group_counts.tolist() == expected.tolist()
-    assert find(Draw("cifar100-lt", 100)).train.profile.counts.tolist() == expected.tolist()
-    assert find(Draw("cifar100-lt", 100, aside_from=10)) is found
+    assert find(Subset("cifar100-lt", 100)).train.profile.counts.tolist() == expected.tolist()
+    assert find(Subset("cifar100-lt", 100, aside_from=10)) is found
     narrow = exported("cifar100-lt", 100, 200, 100, tmp_path / "narrow.zip")
     again = Images([narrow, file], tmp_path / "nowhere")
     with pytest.raises(ValueError, match="subsets that nest"):  # noise of its own, not the first
-        again(Draw("cifar100-lt", 100, aside_from=10))
+        again(Subset("cifar100-lt", 100, aside_from=10))
 
 
-def test_a_slice_is_run_and_its_cells_are_found(draw, tmp_path):
-    given = ["table8", "--subset", draw, "--device", "cpu", *SMALL]
+def test_a_slice_is_run_and_its_results_are_found(subset_file, tmp_path):
+    given = ["table8", "--subset", subset_file, "--device", "cpu", *SMALL]
     ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
-    assert "4 cells were run; 0 are missing." in ended.output
+    assert "4 experiments were run; 0 are missing." in ended.output
     ended = run(*given, "--at-once", 1, folder=tmp_path)
     assert ended.exit_code == 0, ended.output
-    assert "8 cells were run; 0 are missing." in ended.output
+    assert "8 experiments were run; 0 are missing." in ended.output
     again = run(*given, folder=tmp_path)
-    assert "12 cells: 12 are there, 0 are missing." in again.output
+    assert "12 experiments: 12 are there, 0 are missing." in again.output
     # What was tried out is not taken for the table.
     status = run("status", "table8", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 24
 
 
-def test_sigterm_keeps_finished_cells_and_the_same_command_goes_on(draw, tmp_path, monkeypatch):
-    given = ["table8", "--subset", draw, "--device", "cpu", *SMALL, "--at-once", 1]
+def test_sigterm_keeps_finished_results_and_it_goes_on(subset_file, tmp_path, monkeypatch):
+    given = ["table8", "--subset", subset_file, "--device", "cpu", *SMALL, "--at-once", 1]
     given += ["--set", "representation.batch_size=512"]
     two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
     with monkeypatch.context() as patch:
@@ -186,30 +186,30 @@ def test_sigterm_keeps_finished_cells_and_the_same_command_goes_on(draw, tmp_pat
         ended = run(*two, folder=tmp_path)
     assert ended.exit_code == 130, ended.output
     assert ended.stderr.splitlines()[-1] == (
-        "stopped. Finished cells are kept; the same command goes on."
+        "stopped. Finished results are kept; the same command goes on."
     )
     assert len(steps) == n_steps
     ended = run(*two, folder=tmp_path)
-    assert "8 cells: 4 are there, 4 are missing." in ended.output
-    assert "4 cells were run; 0 are missing." in ended.output
+    assert "8 experiments: 4 are there, 4 are missing." in ended.output
+    assert "4 experiments were run; 0 are missing." in ended.output
 
 
-def test_the_page_is_written_from_the_cells(tmp_path):
-    cells = Cells(tmp_path / "cells")
+def test_the_page_is_written_from_the_results(tmp_path):
+    results = Results(tmp_path / "cells")
     both = {"plain": SCORES["plain"], "mirrored": SCORES["plain"]}
-    cells.add(Cell("wd", Draw("cifar100-lt", 100), 0), {"scores": both})
+    results.add(Experiment("wd", Subset("cifar100-lt", 100), 0), {"scores": both})
     ended = run("write", folder=tmp_path)
     assert ended.exit_code == 0, ended.output
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| Softmax | 70.00 | 50.00 | 10.00 | 50.00 (1 of 3 seeds) |" in page
 
 
-def test_cells_are_taken(tmp_path):
-    there = Cells(tmp_path / "there")
-    there.add(Cell("wd", Draw("cifar100-lt", 100), 0), {"scores": SCORES})
+def test_results_are_taken(tmp_path):
+    there = Results(tmp_path / "there")
+    there.add(Experiment("wd", Subset("cifar100-lt", 100), 0), {"scores": SCORES})
     ended = run("take", tmp_path / "there", folder=tmp_path / "here")
-    assert "1 cell was taken" in ended.output
-    assert len(Cells(tmp_path / "here" / "cells")) == 1
+    assert "1 result was taken" in ended.output
+    assert len(Results(tmp_path / "here" / "cells")) == 1
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,11 @@ def test_cells_are_taken(tmp_path):
         (["tabel1"], "'table1'"),
         (["take"], "take needs a folder"),
         (["table1", "--backbone", "resnet"], "ResNet-34"),
-        (["table9", "--backbone", "ResNet-50"], "no cell on ResNet-50; expected one of ResNet-3"),
-        (["status", "table9", "--backbone", "ResNet-50"], "no cell on ResNet-50"),
+        (
+            ["table9", "--backbone", "ResNet-50"],
+            "no experiment on ResNet-50; expected one of",
+        ),
+        (["status", "table9", "--backbone", "ResNet-50"], "no experiment on ResNet-50"),
         (["table1", "--subset", "nowhere.zip"], "no such file"),
         (["table1", "--budget", "long"], "no duration"),
         (["table1", "--set", "classifier.tua=1"], "tau"),
@@ -235,12 +238,12 @@ def test_bad_input(words, said, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_file_that_is_no_cell_is_named(tmp_path):
+def test_a_file_that_is_no_result_is_named(tmp_path):
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "broken.json").write_text("{")
     ended = run("status", folder=tmp_path)
     assert ended.exit_code == 2
-    assert "broken.json is no cell" in ended.stderr
+    assert "broken.json is no result" in ended.stderr
 
 
 def test_status_of_nothing(tmp_path):
@@ -249,7 +252,7 @@ def test_status_of_nothing(tmp_path):
     record = json.loads(ended.stdout)
     assert record["cells"] == len(record["missing"]) == 42
     assert len(record["trainings"]) == 6
-    assert "Left to train: 6 representations; of 6 no cell tells the time." in (
+    assert "Left to train: 6 representations; of 6 no result tells the time." in (
         run("status", "table1", folder=tmp_path).output
     )
 
@@ -288,7 +291,7 @@ def test_status_counts_apart_what_needs_images_of_your_own(tmp_path):
         assert line in " ".join(ended.output.split())
     assert " missing, table5 and table6 aside, which need images that you bring." in ended.output
     counted = json.loads(run("status", "--json", folder=tmp_path).stdout)
-    assert f"Of {counted['cells']:,} cells {counted['cells']:,} are missing" in ended.output
+    assert f"Of {counted['cells']:,} experiments {counted['cells']:,} are missing" in ended.output
     assert not any("imagenet-lt" in command for command in counted["missing"])
     assert "table5" not in run("status", "all", folder=tmp_path).output
     alone = json.loads(run("status", "table6", "--json", folder=tmp_path).stdout)
@@ -296,26 +299,26 @@ def test_status_counts_apart_what_needs_images_of_your_own(tmp_path):
 
 
 def test_status_of_all_but_one(tmp_path):
-    cells = Cells(tmp_path / "cells")
-    *there, lacking = wanted_cells(["table8"], ["ResNet-34"])
-    for cell in there:
-        cells.add(cell, {"scores": SCORES, "seconds": {"representation": 120.0}})
+    results = Results(tmp_path / "cells")
+    *there, lacking = wanted_experiments(["table8"], ["ResNet-34"])
+    for experiment in there:
+        results.add(experiment, {"scores": SCORES, "seconds": {"representation": 120.0}})
     ended = run("status", "table8", "--backbone", "ResNet-34", folder=tmp_path)
-    assert "Of 12 cells 1 is missing." in ended.output
-    assert "| table8 | ResNet-34 | 12    | 1       |" in ended.output
+    assert "Of 12 experiments 1 is missing." in ended.output
+    assert "| table8 | ResNet-34 | 12          | 1       |" in ended.output
     assert "ResNet-32" not in ended.output
     assert "Left to train: 1 representation; 1 takes 2 min 0 s." in ended.output
-    cells.add(lacking, {"scores": SCORES})
+    results.add(lacking, {"scores": SCORES})
     ended = run("status", "table8", "--backbone", "ResNet-34", folder=tmp_path)
-    assert "Of 12 cells 0 are missing." in ended.output
+    assert "Of 12 experiments 0 are missing." in ended.output
     assert "Left to train" not in ended.output
 
 
 def test_status_of_some_trainings(tmp_path):
     ended = run("status", "table4", "--only", "wd (*lt-50, seed ?", folder=tmp_path)
     assert ended.exit_code == 0, ended.output
-    assert ended.output.startswith("Of 36 cells 36 are missing.\n")
-    assert "Left to train: 3 representations; of 3 no cell tells the time." in ended.output
+    assert ended.output.startswith("Of 36 experiments 36 are missing.\n")
+    assert "Left to train: 3 representations; of 3 no result tells the time." in ended.output
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +348,7 @@ def test_figures_and_their_numbers_are_written(features, tmp_path):
     again = run("figures", "--features", features, folder=tmp_path)
     assert "Figure 2 of ResNet-34 is left out" in again.output
     assert "The figure of costs is left out" in again.output
-    assert "3 figures from 0 cells" in again.output
+    assert "3 figures from 0 results" in again.output
 
 
 def test_features_that_are_none(tmp_path):
@@ -393,7 +396,7 @@ def test_errata_of_what_is_not_counted_are_its_sums(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("tar") is None or os.name == "nt", reason="needs tar and a shell")
-def test_a_slice_on_another_machine(draw, tmp_path):
+def test_a_slice_on_another_machine(subset_file, tmp_path):
     """The script's both halves; the other machine is this one, reached by a shell."""
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
@@ -401,7 +404,7 @@ def test_a_slice_on_another_machine(draw, tmp_path):
     shutil.copy(ROOT / "benchmarks" / "gpu_slice.sh", tree / "benchmarks")
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "draws").mkdir()
-    shutil.copy(draw, tree / "draws")
+    shutil.copy(subset_file, tree / "draws")
     other = tmp_path / "reach"
     other.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     other.chmod(0o755)
@@ -422,8 +425,8 @@ def test_a_slice_on_another_machine(draw, tmp_path):
 
     ended = slice_of_table8("somewhere")
     assert ended.returncode == 0, ended.stderr
-    assert "12 cells were taken" in ended.stdout + ended.stderr
-    assert len(Cells(tree / "results" / "cells")) == 12
+    assert "12 results were taken" in ended.stdout + ended.stderr
+    assert len(Results(tree / "results" / "cells")) == 12
     assert not list(tmp_path.glob("*.tar"))
     assert not any(tarfile.is_tarfile(file) for file in tree.rglob("*") if file.is_file())
     # A slice that was killed goes on: what it had run comes back, what was there before does not.
@@ -436,7 +439,7 @@ def test_a_slice_on_another_machine(draw, tmp_path):
     os.utime(out / "began", (1, 1))
     ended = slice_of_table8("--here", str(out))
     assert ended.returncode == 0, ended.stderr
-    assert "12 cells: 12 are there" in ended.stdout + ended.stderr
+    assert "12 experiments: 12 are there" in ended.stdout + ended.stderr
     [packed] = out.iterdir()
     with tarfile.open(packed) as archive:
         assert [Path(name).name for name in archive.getnames()] == [first.name]

@@ -1,4 +1,4 @@
-"""What the bundled features come to, beside the cells of the images they were computed from."""
+"""What the bundled features come to, beside the results of the images they were computed from."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from protail.models.backbones import bundled_weights, make_backbone
 from protail.recipes import load_recipe
 from protail.training.batches import CLEAN_BATCH, make_loader
 from protail.training.features import FrozenFeatures, collect, inferring, weights_hash
-from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, evaluate_bundled
-from protail_paper.cells import GROUPS, VIEWS, Cells
+from protail_paper.bundled import BUNDLED_TABLES, bundled_experiment, evaluate_bundled
+from protail_paper.results import GROUPS, VIEWS, Results
 from reference.documents import ROOT
 from reference.real_data import real_cifar
 
-CELLS = ROOT / "results" / "cells"
+RESULTS = ROOT / "results" / "cells"
 ROWS = {
-    row.classifier or "softmax": bundled_cell(table, row)
+    row.classifier or "softmax": bundled_experiment(table, row)
     for table in BUNDLED_TABLES
     for row in table.rows
 }
@@ -34,39 +34,39 @@ def evaluated(bundle):
 
 
 @pytest.fixture(scope="module")
-def cells():
-    if not CELLS.is_dir():
-        pytest.skip("needs the committed cells (results/cells), which come with a clone only")
-    return Cells(CELLS)
+def results():
+    if not RESULTS.is_dir():
+        pytest.skip("needs the committed results (results/cells), which come with a clone only")
+    return Results(RESULTS)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", sorted(set(ROWS) - {"softmax"}))
-def test_rows_agree_with_the_cells_they_came_from(name, view, evaluated, cells):
-    cell = ROWS[name]
-    ours, theirs = evaluated[cell.key][view], cells.get(cell)
+def test_rows_agree_with_the_results_they_came_from(name, view, evaluated, results):
+    experiment = ROWS[name]
+    ours, theirs = evaluated[experiment.key][view], results.get(experiment)
     points = {group: 100 * (getattr(ours, group) - theirs.score(group, view)) for group in GROUPS}
     assert abs(points["all"]) <= 0.3
     assert max(map(abs, points.values())) <= 0.6
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_refitted_softmax_is_near_the_one_that_was_not_kept(view, evaluated, cells):
-    cell = ROWS["softmax"]
-    ours, theirs = evaluated[cell.key][view], cells.get(cell)
+def test_a_refitted_softmax_is_near_the_one_that_was_not_kept(view, evaluated, results):
+    experiment = ROWS["softmax"]
+    ours, theirs = evaluated[experiment.key][view], results.get(experiment)
     assert abs(100 * (ours.all - theirs.score("all", view))) <= 1.0
     assert ours.few < 0.05 > theirs.score("few", view)
 
 
 def test_every_row_of_the_three_tables_is_there(evaluated):
-    assert set(evaluated) == {cell.key for cell in ROWS.values()}
+    assert set(evaluated) == {experiment.key for experiment in ROWS.values()}
     assert len(evaluated) == 13
 
 
-def test_the_weights_are_those_the_cells_stand_on(cells):
+def test_the_weights_are_those_the_results_stand_on(results):
     ours = weights_hash(make_backbone("resnet32", weights=bundled_weights()))
-    for cell in ROWS.values():
-        assert ours.startswith(cells.get(cell).record["backbone"])
+    for experiment in ROWS.values():
+        assert ours.startswith(results.get(experiment).record["backbone"])
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from protail.recipes import load_recipe
-from protail_paper.cells import Cells
 from protail_paper.comparisons import CHOSEN_ON_CIFAR10, COMPARISONS
+from protail_paper.results import Results
 from protail_paper.tables import AS_ON_WD
 from protail_paper.tuning import CHOICES, ranked_rows
 
-CELLS = Path(__file__).parents[2] / "results/cells"
+RESULTS = Path(__file__).parents[2] / "results/cells"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ CELLS = Path(__file__).parents[2] / "results/cells"
 )
 def test_a_recipe_is_the_best_of_what_was_tried_on_held_out_images(name, start):
     table = CHOICES[name]
-    ranked = ranked_rows(table, Cells(CELLS))
+    ranked = ranked_rows(table, Results(RESULTS))
     assert len(ranked) == len(table.rows)
     best = next(row for row, _ in ranked if row.label.startswith(start))
     recipe = load_recipe(best.classifier)
@@ -29,7 +29,7 @@ def test_a_recipe_is_the_best_of_what_was_tried_on_held_out_images(name, start):
 @pytest.mark.parametrize("name", ["tuning-tau-cifar10", "tuning-max-cifar10"])
 def test_what_table_9_sets_is_the_best_of_what_was_tried_on_held_out_images(name):
     table = CHOICES[name]
-    ranked = ranked_rows(table, Cells(CELLS))
+    ranked = ranked_rows(table, Results(RESULTS))
     assert len(ranked) == len(table.rows)
     best = ranked[0][0]
     [entry] = [
@@ -42,14 +42,14 @@ def test_what_table_9_sets_is_the_best_of_what_was_tried_on_held_out_images(name
 
 
 def test_the_strongest_prototypes_are_the_best_that_were_tried_aside():
-    cells = Cells(CELLS)
+    results = Results(RESULTS)
     tables = [table for name, table in CHOICES.items() if name.startswith("strong-")]
     for table in tables:
-        assert len(ranked_rows(table, cells)) == len(table.rows)
+        assert len(ranked_rows(table, results)) == len(table.rows)
     prototypes = [
         (score.mean, table, row)
         for table in tables
-        for row, score in ranked_rows(table, cells)
+        for row, score in ranked_rows(table, results)
         if row.classifier == "pc-la"
     ]
     _, table, best = max(prototypes, key=lambda entry: entry[0])

@@ -1,15 +1,15 @@
-"""Accuracy against training cost: what is drawn is what cells of one GPU say."""
+"""Accuracy against training cost: what is drawn is what results of one GPU say."""
 
 import numpy as np
 import pytest
 
-from reference.made_up_cells import entries_of
+from reference.made_up_results import entries_of
 
 pytest.importorskip("matplotlib")
 
-from protail_paper.cells import Cells
 from protail_paper.drawing import draw_costs, draw_figures, method_costs
 from protail_paper.figures import CostPoint, cost_figure
+from protail_paper.results import Results
 from reference.sheets import texts_that_overlap
 
 ENTRIES = {row: entry for (row, column), entry in entries_of("table4").items() if column == "100"}
@@ -19,9 +19,9 @@ KIND = "prototypes on frozen features"
 STAGE_1 = {"standard": 37.0, "dro-lt": 75.0, "ride": 95.0, "paco": 330.0}
 
 
-def keep(cells, row, fractions=(0.5, 0.51, 0.53), gpus=(GPU,), **changes):
+def keep(results, row, fractions=(0.5, 0.51, 0.53), gpus=(GPU,), **changes):
     entry = ENTRIES[row]
-    recipe = entry.cell(0).recipe
+    recipe = entry.experiment(0).recipe
     took = {"representation": 80.0, "guessed": 0.0}
     if recipe.classifier is not None:
         took["classifier"] = 1.5
@@ -29,20 +29,20 @@ def keep(cells, row, fractions=(0.5, 0.51, 0.53), gpus=(GPU,), **changes):
         scores = {"many": 0.7, "medium": 0.5, "few": 0.1, "all": fraction}
         both = {"plain": scores | {"all": 0.0}, "mirrored": scores}
         outcome = {"scores": both, "norms": [1.0] * 100, "seconds": took}
-        cells.add(entry.cell(seed), outcome | {"about": {"gpus": list(gpus)}} | changes)
+        results.add(entry.experiment(seed), outcome | {"about": {"gpus": list(gpus)}} | changes)
 
 
 @pytest.fixture
-def cells(tmp_path):
-    return Cells(tmp_path / "cells")
+def results(tmp_path):
+    return Results(tmp_path / "cells")
 
 
 @pytest.fixture
-def all_rows(cells):
+def all_rows(results):
     """Every row of the table, as near to each other as they may come."""
     rng = np.random.default_rng(0)
     for place, (row, entry) in enumerate(ENTRIES.items()):
-        recipe = entry.cell(0).recipe
+        recipe = entry.experiment(0).recipe
         stage_1 = recipe.phases["representation"]
         first = 88.0 if stage_1.backbone == "resnet34-cifar" else STAGE_1[stage_1.method]
         took = {"representation": first, "guessed": 0.0} | (
@@ -50,27 +50,27 @@ def all_rows(cells):
         )
         middle = (0.51 if first == 88.0 else 0.41) + 0.002 * (place % 13)
         n_seeds = 1 if row in ("PaCo", "CutMix") else 3
-        keep(cells, row, rng.normal(middle, 0.003, n_seeds), seconds=took)
-    return cells
+        keep(results, row, rng.normal(middle, 0.003, n_seeds), seconds=took)
+    return results
 
 
-def test_variants_of_a_recipe_are_points_of_their_own(cells):
-    keep(cells, "WD + WD + Max")
-    keep(cells, "WD + WD + Max, as published")
-    assert list(method_costs(cells).points) == ["wd-max", "wd-max, as published"]
+def test_variants_of_a_recipe_are_points_of_their_own(results):
+    keep(results, "WD + WD + Max")
+    keep(results, "WD + WD + Max, as published")
+    assert list(method_costs(results).points) == ["wd-max", "wd-max, as published"]
 
 
-def test_a_row_on_other_images_is_no_point(cells):
-    keep(cells, "PC")
-    keep(cells, "PC, two sets of images")
-    costs = method_costs(cells)
+def test_a_row_on_other_images_is_no_point(results):
+    keep(results, "PC")
+    keep(results, "PC, two sets of images")
+    costs = method_costs(results)
     assert ([point.label for point in costs.points.values()], costs.left_out) == (["PC"], ())
 
 
-def test_points_are_means_of_the_cells(cells):
-    keep(cells, "CE")
-    keep(cells, "PC", (0.6,))
-    costs = method_costs(cells)
+def test_points_are_means_of_the_results(results):
+    keep(results, "CE")
+    keep(results, "PC", (0.6,))
+    costs = method_costs(results)
     assert costs.hardware == GPU
     ce, pc = costs.points.values()
     assert (ce.label, ce.seconds, ce.backbone) == ("CE", 80.0, "ResNet-32")
@@ -111,48 +111,50 @@ def test_kinds_are_told_by_what_is_trained(all_rows):
     assert {"cRT", "WD + WD + Max"} < set(kinds["classifier on frozen features"])
 
 
-def test_only_one_kind_of_gpu_is_shown(cells):
-    keep(cells, "CE")
-    keep(cells, "PC")
-    keep(cells, "WD", gpus=(OTHER_GPU,))
-    keep(cells, "NCM", gpus=())
-    costs = method_costs(cells)
+def test_only_one_kind_of_gpu_is_shown(results):
+    keep(results, "CE")
+    keep(results, "PC")
+    keep(results, "WD", gpus=(OTHER_GPU,))
+    keep(results, "NCM", gpus=())
+    costs = method_costs(results)
     assert costs.hardware == GPU
     assert [point.label for point in costs.points.values()] == ["CE", "PC"]
     assert costs.left_out == ("WD", "NCM")
 
 
-def test_cells_without_a_gpu_are_no_points(cells):
-    keep(cells, "CE", gpus=())
-    keep(cells, "WD", about={})
-    costs = method_costs(cells)
+def test_results_without_a_gpu_are_no_points(results):
+    keep(results, "CE", gpus=())
+    keep(results, "WD", about={})
+    costs = method_costs(results)
     assert (costs.hardware, costs.points, costs.left_out) == ("", {}, ("CE", "WD"))
 
 
-def test_seeds_that_ran_elsewhere_do_not_count(cells):
-    keep(cells, "CE")
-    keep(cells, "PC", (0.2, 0.2, 0.2), gpus=(OTHER_GPU,))
-    keep(cells, "PC", (0.5, 0.52))
-    [_, pc] = method_costs(cells).points.values()
+def test_seeds_that_ran_elsewhere_do_not_count(results):
+    keep(results, "CE")
+    keep(results, "PC", (0.2, 0.2, 0.2), gpus=(OTHER_GPU,))
+    keep(results, "PC", (0.5, 0.52))
+    [_, pc] = method_costs(results).points.values()
     assert pc.accuracies == pytest.approx((50, 52))
 
 
-def test_cells_of_unknown_cost_and_diverged_ones_are_left_out(cells):
-    keep(cells, "CE")
-    keep(cells, "WD")
-    # Older cells say what all classifiers took together.
-    keep(cells, "NCM", seconds={"representation": 80.0, "classifiers": 41.0})
-    keep(cells, "Focal", seconds={})
-    keep(cells, "LDAM")
-    cells.add(ENTRIES["LDAM"].cell(2), {"diverged": True, "about": {"gpus": [GPU]}})
-    costs = method_costs(cells)
+def test_results_of_unknown_cost_and_diverged_ones_are_left_out(results):
+    keep(results, "CE")
+    keep(results, "WD")
+    # Older results say what all classifiers took together.
+    keep(results, "NCM", seconds={"representation": 80.0, "classifiers": 41.0})
+    keep(results, "Focal", seconds={})
+    keep(results, "LDAM")
+    results.add(ENTRIES["LDAM"].experiment(2), {"diverged": True, "about": {"gpus": [GPU]}})
+    costs = method_costs(results)
     assert [point.label for point in costs.points.values()] == ["CE", "WD"]
     assert costs.left_out == ("Focal", "LDAM", "NCM")
 
 
 def test_rows_that_come_to_the_same_are_one_point(all_rows):
     points = method_costs(all_rows).points
-    keys = {ENTRIES[label].cell(0).key for p in points.values() for label in p.label.split(" = ")}
+    keys = {
+        ENTRIES[label].experiment(0).key for p in points.values() for label in p.label.split(" = ")
+    }
     assert len(points) == len(keys)
     on_the_same_images = [row for row in ENTRIES if not row.endswith("two sets of images")]
     assert sum(len(p.label.split(" = ")) for p in points.values()) == len(on_the_same_images)
@@ -211,14 +213,14 @@ def test_it_is_one_of_the_figures(all_rows):
     assert not any("costs" in line for line in said)
 
 
-def test_one_row_is_no_picture(cells):
-    keep(cells, "CE")
-    keep(cells, "PC", gpus=())
+def test_one_row_is_no_picture(results):
+    keep(results, "CE")
+    keep(results, "PC", gpus=())
     said = []
-    assert list(draw_costs(cells, said.append)) == []
+    assert list(draw_costs(results, said.append)) == []
     assert "The figure of costs is left out" in said[-1]
-    keep(cells, "WD")
-    assert [drawn.name for drawn in draw_costs(cells, said.append)] == ["cost"]
+    keep(results, "WD")
+    assert [drawn.name for drawn in draw_costs(results, said.append)] == ["cost"]
     assert said[-1].startswith("The figure of costs is without PC: diverged, or no seconds on Some")
 
 

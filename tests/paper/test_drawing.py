@@ -1,4 +1,4 @@
-"""Figures from cells: what is drawn is what the cells say, and what is missing is said."""
+"""Figures from results: what is drawn is what the results say, and what is missing is said."""
 
 import numpy as np
 import pytest
@@ -7,41 +7,41 @@ pytest.importorskip("matplotlib")
 
 from protail.data.images import FeatureData, FeatureSet
 from protail.models.heads import class_means
-from protail_paper.cells import Cells
 from protail_paper.drawing import (
     draw_figures,
     seed_curves,
     seed_norms,
     watch_separation,
 )
+from protail_paper.results import Results
 from protail_paper.tables import QUESTIONS, TABLES, Row
 
 TABLE = TABLES["questions"]
 COUNTS = [120, 110, 10, 5]
 
 
-def keep(cells, row, backbone, seed, all_classes=0.5, norms=(7.0,) * 100):
+def keep(results, row, backbone, seed, all_classes=0.5, norms=(7.0,) * 100):
     scores = {"many": 0.7, "medium": 0.5, "few": 0.1, "all": all_classes}
     outcome = {"scores": {"plain": scores, "mirrored": scores}, "norms": list(norms)}
-    cells.add(TABLE.cell(row, backbone, seed), outcome)
+    results.add(TABLE.experiment(row, backbone, seed), outcome)
 
 
 @pytest.fixture
-def cells(tmp_path):
-    """Cells of ResNet-34 that Figures 2 and 4 need, none of ResNet-32."""
-    cells = Cells(tmp_path)
+def results(tmp_path):
+    """Results of ResNet-34 that Figures 2 and 4 need, none of ResNet-32."""
+    results = Results(tmp_path)
     for seed in range(2):
         for recipe, norms in (
             (None, np.arange(100, 0, -1) + seed),
             ("ncm", np.arange(100) + 1 + seed),
             ("pc-cdt-la", np.full(100, 7.0)),
         ):
-            keep(cells, Row("", recipe), "ResNet-34", seed, norms=norms.tolist())
+            keep(results, Row("", recipe), "ResNet-34", seed, norms=norms.tolist())
     for question in QUESTIONS:
         if question.name in ("rate", "epochs", "tau"):
             for place, row in enumerate(question.rows):
-                keep(cells, row, "ResNet-34", 1, all_classes=0.5 + place / 100)
-    return cells
+                keep(results, row, "ResNet-34", 1, all_classes=0.5 + place / 100)
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +53,26 @@ def features():
     return FeatureData("small", tuple("abcd"), part, part)
 
 
-def test_norms_are_those_of_the_cells(cells):
-    norms = seed_norms(cells, "ResNet-34")
+def test_norms_are_those_of_the_results(results):
+    norms = seed_norms(results, "ResNet-34")
     assert set(norms) == {"softmax", "centroids", "prototypes"}
     assert norms["softmax"].shape == (2, 100)
     assert norms["softmax"][:, 0].tolist() == [100, 101]
-    assert seed_norms(cells, "ResNet-32") == {}
+    assert seed_norms(results, "ResNet-32") == {}
 
 
-def test_curves_are_those_of_the_questions(cells):
-    curves = seed_curves(cells, "ResNet-34")
+def test_curves_are_those_of_the_questions(results):
+    curves = seed_curves(results, "ResNet-34")
     assert list(curves["tau"]) == [0, 0.125, 0.25, 0.5, 0.75, 1, 1.5]
     assert curves["tau"][0.0]["all"] == [0.5]
     assert list(curves["lr"]) == [0.25, 0.5, 1, 2, 4, 8, 16]
     assert list(curves["epochs"]) == [1, 2, 5, 10]
-    assert seed_curves(cells, "ResNet-32") == {"lr": {}, "epochs": {}, "tau": {}}
+    assert seed_curves(results, "ResNet-32") == {"lr": {}, "epochs": {}, "tau": {}}
 
 
-def test_every_figure_that_can_be_drawn_is(cells, features):
+def test_every_figure_that_can_be_drawn_is(results, features):
     said = []
-    drawn = {one.name: one for one in draw_figures(cells, features, said.append)}
+    drawn = {one.name: one for one in draw_figures(results, features, said.append)}
     assert list(drawn) == [
         *("figure1", "figure2-resnet34", "figure3-pc", "figure3-pc-la", "figure4-resnet34")
     ]

@@ -1,4 +1,4 @@
-"""A cell of every recipe that comes with the package: run, kept, read back."""
+"""An experiment of every recipe that comes with the package: run, kept, read back."""
 
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -9,10 +9,10 @@ import torch
 from protail.experiments import Options
 from protail.models.heads.registry import HEADS
 from protail.recipes import recipe_hash, recipe_names
-from protail_paper.cells import Cells
+from protail_paper.results import Results
 from protail_paper.running import run_missing
 from protail_paper.scores import class_vectors, unpack_bits
-from protail_paper.wanted import Cell, Draw, cell_key
+from protail_paper.wanted import Experiment, Subset, experiment_key
 from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 
@@ -24,8 +24,8 @@ small = cache(small_recipe)
 
 
 @dataclass(frozen=True)
-class SmallCell(Cell):
-    """A cell whose networks and trainings are small."""
+class SmallExperiment(Experiment):
+    """An experiment whose networks and trainings are small."""
 
     @cached_property
     def recipe(self):
@@ -33,14 +33,14 @@ class SmallCell(Cell):
 
     @cached_property
     def key(self):
-        return cell_key(self.recipe, self.draw, self.seed)
+        return experiment_key(self.recipe, self.subset, self.seed)
 
     @cached_property
     def representation_key(self):
         return recipe_hash({**self.recipe.resolved(), "classifier": None})
 
 
-CELLS = {name: SmallCell(name, Draw("small", 6), 0) for name in recipe_names()}
+EXPERIMENTS = {name: SmallExperiment(name, Subset("small", 6), 0) for name in recipe_names()}
 
 
 def last_head(name):
@@ -52,13 +52,13 @@ def last_head(name):
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cells")
     options = Options(torch.device("cpu"), "plain")
-    run_missing(CELLS.values(), Cells(folder), lambda draw: DATA, options)
-    return Cells(folder)
+    run_missing(EXPERIMENTS.values(), Results(folder), lambda subset: DATA, options)
+    return Results(folder)
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_its_cell_is_there(kept, name):
-    result = kept.get(CELLS[name])
+def test_its_result_is_there(kept, name):
+    result = kept.get(EXPERIMENTS[name])
     assert result is not None
     assert not result.diverged
     for view in ("plain", "mirrored"):
@@ -70,7 +70,7 @@ def test_its_cell_is_there(kept, name):
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_it_has_norms_where_it_has_one_matrix_of_class_vectors(kept, name):
-    norms = kept.get(CELLS[name]).record.get("norms")
+    norms = kept.get(EXPERIMENTS[name]).record.get("norms")
     if last_head(name) in WITH_ONE_MATRIX:
         assert len(norms) == len(DATA.train.classes)
     else:
@@ -78,10 +78,10 @@ def test_it_has_norms_where_it_has_one_matrix_of_class_vectors(kept, name):
 
 
 def test_gates_say_how_many_experts_they_ask(kept):
-    routed = [name for name in CELLS if last_head(name) == "routed-experts"]
+    routed = [name for name in EXPERIMENTS if last_head(name) == "routed-experts"]
     assert routed
-    for name, cell in CELLS.items():
-        cost = kept.get(cell).record["cost"]
+    for name, experiment in EXPERIMENTS.items():
+        cost = kept.get(experiment).record["cost"]
         assert ("experts_used" in cost) == (name in routed)
         if name in routed:
             assert 1 <= cost["experts_used"] <= small(name).classifier.head_options["experts"]
@@ -89,10 +89,10 @@ def test_gates_say_how_many_experts_they_ask(kept):
 
 def test_recipes_that_share_a_stage_1_share_its_training(kept):
     trained = {}
-    for cell in CELLS.values():
-        backbone = kept.get(cell).record["backbone"]
-        assert trained.setdefault(cell.representation_key, backbone) == backbone
-    assert len(trained) < len(CELLS)
+    for experiment in EXPERIMENTS.values():
+        backbone = kept.get(experiment).record["backbone"]
+        assert trained.setdefault(experiment.representation_key, backbone) == backbone
+    assert len(trained) < len(EXPERIMENTS)
 
 
 def test_heads_without_class_vectors_say_so():

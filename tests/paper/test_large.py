@@ -1,4 +1,4 @@
-"""Tables 5 and 6: which cells they are made of, and how they are shown."""
+"""Tables 5 and 6: which experiments they are made of, and how they are shown."""
 
 import hashlib
 import json
@@ -8,12 +8,12 @@ import pytest
 
 from protail.data.augment import LOADER_AUGMENTS
 from protail.recipes import recipe_hash
-from protail_paper.cells import Cells
 from protail_paper.groups import bench_table
 from protail_paper.large import LARGE, LARGE_SETS
 from protail_paper.page import results_page
 from protail_paper.paper import paper_table
-from protail_paper.wanted import Cell, Draw
+from protail_paper.results import Results
+from protail_paper.wanted import Experiment, Subset
 from reference.real_data import shared
 
 EACH = pytest.mark.parametrize("table", LARGE.values(), ids=lambda table: table.name)
@@ -23,15 +23,15 @@ GROUPS = {"many": 0.6, "medium": 0.4, "few": 0.2, "all": 0.45}
 BOTH = {"plain": GROUPS, "mirrored": GROUPS}
 
 
-def first_cells(table):
-    return {entry.row: entry.cell(0) for entry in table.entries}
+def first_experiments(table):
+    return {entry.row: entry.experiment(0) for entry in table.entries}
 
 
 @EACH
 def test_every_row_can_be_run_on_images_in_files(table):
     [names] = table.backbones.values()
-    for cell in first_cells(table).values():
-        first, second = cell.recipe.representation, cell.recipe.classifier
+    for experiment in first_experiments(table).values():
+        first, second = experiment.recipe.representation, experiment.recipe.classifier
         assert first.backbone in names
         assert set(first.augment) | set(first.second_view) <= set(LOADER_AUGMENTS)
         if second is not None and (second.epochs or second.centroids == "augmented"):
@@ -46,20 +46,20 @@ def test_every_number_of_the_paper_that_can_be_run_has_a_place(table):
     rows = [row.name for row in paper.rows if row.name not in NOT_RUN]
     assert ours == {(row, column) for row in rows for column in paper.columns}
     assert table.columns == paper.columns
-    assert {entry.draw for entry in table.entries} == {Draw(paper.dataset)}
+    assert {entry.subset for entry in table.entries} == {Subset(paper.dataset)}
 
 
 @EACH
 def test_rows_share_a_representation_as_in_table_4(table):
-    cells = first_cells(table)
+    experiments = first_experiments(table)
     by_key = {}
-    for row, cell in cells.items():
-        by_key.setdefault(cell.representation_key, set()).add(row)
+    for row, experiment in experiments.items():
+        by_key.setdefault(experiment.representation_key, set()).add(row)
     heads = {"cRT", "LWS", "tau-norm", "LogitAdjust, post hoc", "DisAlign"}
     on_wd = {"WD", "WD + WD + Max", "NCM", "PC + LA", "PC", *(f"WD, {head}" for head in heads)}
     assert sorted(by_key.values(), key=len) == [{"Focal"}, {"PaCo"}, {"CE", *heads}, on_wd]
     # What each row computes is computed for one of them only.
-    assert len({cell.key for cell in cells.values()}) == len(cells)
+    assert len({experiment.key for experiment in experiments.values()}) == len(experiments)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_rows_share_a_representation_as_in_table_4(table):
     ],
 )
 def test_settings_are_the_published_ones(table, row, stage, settings):
-    found = getattr(first_cells(LARGE[table])[row].recipe, stage)
+    found = getattr(first_experiments(LARGE[table])[row].recipe, stage)
     keys = ("epochs", "batch_size", "lr", "weight_decay", "schedule")
     assert tuple(getattr(found, key) for key in keys) == settings
     assert found.warm_up_epochs == (10 if row == "PaCo" else 0)
@@ -89,7 +89,7 @@ def test_settings_are_the_published_ones(table, row, stage, settings):
 
 def test_balanced_classifiers_take_as_many_steps_as_passes_over_the_images():
     def steps(table, row):
-        return first_cells(LARGE[table])[row].recipe.classifier.max_steps
+        return first_experiments(LARGE[table])[row].recipe.classifier.max_steps
 
     imagenet, inaturalist = (LARGE_SETS[name] for name in ("imagenet-lt", "inaturalist18"))
     assert steps("table5", "cRT") == 10 * (imagenet.n_images // 512)
@@ -109,31 +109,38 @@ def test_the_size_of_imagenet_lt_is_the_real_one():
     )
 
 
-def test_keys_of_other_cells_stay_as_they_were():
-    recipe = recipe_hash(Cell("wd", Draw("cifar100-lt", 100), 0).recipe.resolved())
-    for draw, data in (
-        (Draw("cifar100-lt", 100), ["cifar100-lt", 100.0, "shuffled"]),
-        (Draw("cifar10-lt", 50, "author"), ["cifar10-lt", 50.0, "author"]),
-        (Draw("cifar100-lt", 100, "shuffled", 0.2, 3), ["cifar100-lt", 100.0, "shuffled", 0.2, 3]),
+def test_keys_of_other_experiments_stay_as_they_were():
+    recipe = recipe_hash(Experiment("wd", Subset("cifar100-lt", 100), 0).recipe.resolved())
+    for subset, data in (
+        (Subset("cifar100-lt", 100), ["cifar100-lt", 100.0, "shuffled"]),
+        (Subset("cifar10-lt", 50, "author"), ["cifar10-lt", 50.0, "author"]),
+        (
+            Subset("cifar100-lt", 100, "shuffled", 0.2, 3),
+            ["cifar100-lt", 100.0, "shuffled", 0.2, 3],
+        ),
     ):
         text = json.dumps([recipe, data, 2])
-        assert Cell("wd", draw, 2).key == hashlib.sha256(text.encode()).hexdigest()
+        assert Experiment("wd", subset, 2).key == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_draw_that_is_not_cut_to_a_ratio():
-    cell = Cell("wd", Draw("imagenet-lt"), 1)
-    assert cell.command == "protail train wd --dataset imagenet-lt --seed 1"
-    keys = {Cell("wd", draw, 1).key for draw in (Draw("imagenet-lt"), Draw("imagenet-lt", 100))}
-    assert len({*keys, Cell("wd", Draw("imagenet-lt", miniature=9), 1).key}) == 3
+def test_a_subset_that_is_not_cut_to_a_ratio():
+    experiment = Experiment("wd", Subset("imagenet-lt"), 1)
+    assert experiment.command == "protail train wd --dataset imagenet-lt --seed 1"
+    keys = {
+        Experiment("wd", subset, 1).key
+        for subset in (Subset("imagenet-lt"), Subset("imagenet-lt", 100))
+    }
+    assert len({*keys, Experiment("wd", Subset("imagenet-lt", miniature=9), 1).key}) == 3
 
 
 def test_groups_of_classes_stand_beside_the_papers(tmp_path):
-    cells = Cells(tmp_path / "cells")
+    results = Results(tmp_path / "cells")
     for seed in range(3):
-        cells.add(
-            Cell(**vars(first_cells(LARGE["table5"])["PC"]) | {"seed": seed}), {"scores": BOTH}
+        results.add(
+            Experiment(**vars(first_experiments(LARGE["table5"])["PC"]) | {"seed": seed}),
+            {"scores": BOTH},
         )
-    page = results_page(cells)
+    page = results_page(results)
     part = page.partition("### Table 5 of the paper: Other methods on ImageNet-LT")[2]
     lines = part.splitlines()
     assert lines[2] == "| mirrored | backbone | many | medium | few | all | GFLOPs | GPU s |"
@@ -145,18 +152,18 @@ def test_groups_of_classes_stand_beside_the_papers(tmp_path):
     assert "Table 6 of the paper" not in page
 
 
-def test_cells_of_a_miniature_are_never_shown(tmp_path):
-    cells = Cells(tmp_path / "cells")
-    empty = results_page(cells)
+def test_results_of_a_miniature_are_never_shown(tmp_path):
+    results = Results(tmp_path / "cells")
+    empty = results_page(results)
     for table in LARGE.values():
-        for cell in first_cells(table).values():
-            small = replace(cell, draw=replace(cell.draw, miniature=1234))
-            cells.add(small, {"scores": BOTH})
-            assert cell not in cells
-    assert len(cells) == 36
-    assert results_page(cells) == empty
-    taken = Cells(tmp_path / "taken")
-    assert taken.take(cells) == 36
+        for experiment in first_experiments(table).values():
+            small = replace(experiment, subset=replace(experiment.subset, miniature=1234))
+            results.add(small, {"scores": BOTH})
+            assert experiment not in results
+    assert len(results) == 36
+    assert results_page(results) == empty
+    taken = Results(tmp_path / "taken")
+    assert taken.take(results) == 36
     assert results_page(taken) == empty
     assert {file.parent.name for file in (tmp_path / "taken").rglob("*.json")} == {
         *("imagenet-lt-miniature-1234", "inaturalist18-miniature-1234"),

@@ -1,4 +1,4 @@
-"""Tables 5 and 6, the whole way from folders to cells, on miniatures of their data sets."""
+"""Tables 5 and 6, the whole way from folders to results, on miniatures of their data sets."""
 
 import json
 from dataclasses import replace
@@ -7,13 +7,13 @@ import pytest
 
 from protail.data.images import load_dataset
 from protail.experiments import Options
-from protail_paper.cells import Cells
 from protail_paper.cli.bench import Images
-from protail_paper.groups import wanted_cells
+from protail_paper.groups import wanted_experiments
 from protail_paper.large import LARGE, mark_miniatures
 from protail_paper.page import results_page
+from protail_paper.results import Results
 from protail_paper.running import run_missing
-from protail_paper.wanted import Cell, Draw
+from protail_paper.wanted import Experiment, Subset
 from reference.bench_command import run
 from reference.miniature import SMALL_TIMM, write_imagenet_lt, write_inaturalist18
 
@@ -38,25 +38,28 @@ def imagenet(tmp_path_factory):
 
 def test_other_images_are_found_out(imagenet):
     data, said = load_dataset("imagenet-lt", root=imagenet), []
-    cells = [Cell("wd", Draw("cifar100-lt", 100), 0), Cell("wd", Draw("imagenet-lt"), 0)]
-    marked = mark_miniatures(cells, lambda draw: data, said.append)
-    assert [cell.draw.miniature for cell in marked] == [0, len(data.train)]
-    assert marked[0] == cells[0]
+    experiments = [
+        Experiment("wd", Subset("cifar100-lt", 100), 0),
+        Experiment("wd", Subset("imagenet-lt"), 0),
+    ]
+    marked = mark_miniatures(experiments, lambda subset: data, said.append)
+    assert [experiment.subset.miniature for experiment in marked] == [0, len(data.train)]
+    assert marked[0] == experiments[0]
     [line] = said
     n = len(data.train)
     assert line == (
-        f"Not the ImageNet-LT of the paper ({n:,} images instead of 115,846): cells are marked as "
-        "a miniature."
+        f"Not the ImageNet-LT of the paper ({n:,} images instead of 115,846): results are marked "
+        "'miniature'."
     )
 
 
-def test_no_cell_of_the_paper_comes_of_other_images(imagenet, tmp_path):
+def test_no_result_of_the_paper_comes_of_other_images(imagenet, tmp_path):
     data = load_dataset("imagenet-lt", root=imagenet)
     with pytest.raises(ValueError, match="training images here; expected those that"):
         run_missing(
-            [Cell("wd", Draw("imagenet-lt"), 0, {"representation.backbone": SMALL_TIMM})],
-            Cells(tmp_path),
-            lambda draw: data,
+            [Experiment("wd", Subset("imagenet-lt"), 0, {"representation.backbone": SMALL_TIMM})],
+            Results(tmp_path),
+            lambda subset: data,
             Options.automatic("cpu"),
         )
     assert not list(tmp_path.iterdir())
@@ -72,21 +75,21 @@ def test_steps_on_files_are_not_recorded(imagenet, tmp_path, monkeypatch):
     monkeypatch.setattr("protail.training.stage1.RepresentationTraining", stop)
     data = load_dataset("imagenet-lt", root=imagenet)
     options = replace(Options.automatic("cpu"), driver="captured")
-    draw = Draw("imagenet-lt", miniature=len(data.train))
-    cells = Cells(tmp_path)
+    subset = Subset("imagenet-lt", miniature=len(data.train))
+    results = Results(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run_missing([Cell("wd", draw, 0)], cells, lambda draw: data, options)
+        run_missing([Experiment("wd", subset, 0)], results, lambda subset: data, options)
     assert seen == [False]
 
 
 def test_data_is_found_by_the_folder_of_one_or_of_all(imagenet, monkeypatch):
-    draw = Draw("imagenet-lt")
+    subset = Subset("imagenet-lt")
     for root in (imagenet, imagenet.parent):
-        assert Images([], root)(draw).train.folder == imagenet
+        assert Images([], root)(subset).train.folder == imagenet
     monkeypatch.setenv("PROTAIL_DATA", str(imagenet.parent))
-    assert Images([], None)(draw).train.folder == imagenet
+    assert Images([], None)(subset).train.folder == imagenet
     found = Images([], None)
-    assert found(draw) is found(replace(draw, miniature=7))
+    assert found(subset) is found(replace(subset, miniature=7))
 
 
 def test_lists_may_lie_elsewhere(tmp_path):
@@ -97,7 +100,7 @@ def test_lists_may_lie_elsewhere(tmp_path):
     ended = run("table5", "--data-root", tmp_path / "images", folder=tmp_path / "results")
     assert ended.exit_code == 2
     assert "--lists" in ended.stderr
-    data = Images([], tmp_path / "images", tmp_path / "lists")(Draw("imagenet-lt"))
+    data = Images([], tmp_path / "images", tmp_path / "lists")(Subset("imagenet-lt"))
     assert len(data.test) == 250
 
 
@@ -106,7 +109,7 @@ def test_missing_data_is_told_before_anything_is_trained(table, tmp_path, monkey
     monkeypatch.setenv("PROTAIL_DATA", str(tmp_path / "nowhere"))
     ended = run("table9", table.name, folder=tmp_path / "results")
     assert ended.exit_code == 2
-    [dataset] = {entry.draw.dataset for entry in table.entries}
+    [dataset] = {entry.subset.dataset for entry in table.entries}
     assert f"found in {tmp_path / 'nowhere' / dataset};" in ended.stderr
     assert "--data-root" in ended.stderr
     assert not (tmp_path / "results").exists()
@@ -150,11 +153,11 @@ def small_table(table, folder, results, monkeypatch):
     return run(*words, folder=results)
 
 
-def check_small_table(table, n_images, results):
-    cells = Cells(results / "cells")
-    assert len(cells) == 18
+def check_small_table(table, n_images, folder):
+    results = Results(folder / "cells")
+    assert len(results) == 18
     trained = {}
-    for result in cells:
+    for result in results:
         record = result.record
         assert record["data"]["miniature"] == n_images
         assert not result.diverged
@@ -165,23 +168,25 @@ def check_small_table(table, n_images, results):
     # Rows that share a representation share its training.
     assert len(trained) == 4
     assert all(len(backbones) == 1 for backbones in trained.values())
-    assert not any(cell in cells for cell in wanted_cells([table], LARGE[table].backbones))
-    assert results_page(cells) == results_page(Cells(results / "nothing"))
+    assert not any(
+        experiment in results for experiment in wanted_experiments([table], LARGE[table].backbones)
+    )
+    assert results_page(results) == results_page(Results(folder / "nothing"))
 
 
-def test_table_5_from_folders_to_cells_on_a_miniature(imagenet, tmp_path, monkeypatch):
+def test_table_5_from_folders_to_results_on_a_miniature(imagenet, tmp_path, monkeypatch):
     ended = small_table("table5", imagenet, tmp_path, monkeypatch)
     assert ended.exit_code == 0, ended.output
     n_images = len(load_dataset("imagenet-lt", root=imagenet).train)
     assert f"({n_images:,} images instead of 115,846)" in ended.output
-    assert "18 cells were run; 0 are missing." in ended.output
+    assert "18 experiments were run; 0 are missing." in ended.output
     check_small_table("table5", n_images, tmp_path)
     status = run("status", "table5", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 18
 
 
 @pytest.mark.slow
-def test_table_6_from_folders_to_cells_on_a_miniature(tmp_path, monkeypatch):
+def test_table_6_from_folders_to_results_on_a_miniature(tmp_path, monkeypatch):
     counts = write_inaturalist18(tmp_path / "images")
     ended = small_table("table6", tmp_path / "images", tmp_path, monkeypatch)
     assert ended.exit_code == 0, ended.output

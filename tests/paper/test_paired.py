@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from protail_paper.cells import Result
 from protail_paper.paired import group_images, paired_difference
+from protail_paper.results import Result
 from protail_paper.scores import pack_bits
-from reference.made_up_cells import labels_of_test, outcome_of, right_images
+from reference.made_up_results import labels_of_test, outcome_of, right_images
 
 DATA = {"dataset": "cifar100-lt", "imbalance": 100}
 
 
-def cell(right, seed=0, data=DATA):
+def result_of(right, seed=0, data=DATA):
     views = ("plain", "mirrored")
     return Result(
         {
@@ -27,7 +27,7 @@ def cell(right, seed=0, data=DATA):
 
 
 def row(rights):
-    return [cell(right, seed) for seed, right in enumerate(rights)]
+    return [result_of(right, seed) for seed, right in enumerate(rights)]
 
 
 def two_rows(n=203, n_seeds=3):
@@ -68,7 +68,7 @@ def interval_by_loop(first, second, images):
 def test_it_is_what_loops_give(seed, n_seeds, n, fractions, all_images):
     rng = np.random.default_rng(seed)
     first, second = ([rng.random(n) < fraction for _ in range(n_seeds)] for fraction in fractions)
-    # Without a right image in any cell, nothing tells how many of the last byte's there are.
+    # Without a right image in any result, nothing tells how many of the last byte's there are.
     first[0][0] = second[0][0] = True
     images = np.ones(n, bool) if all_images else rng.random(n) < 0.7
     images[:2] = True
@@ -119,8 +119,8 @@ def test_verdicts():
     n = 400
     base = np.arange(n) < 200
     better = np.arange(n) < 240
-    assert paired_difference([cell(base)], [cell(better)]).verdict == "ahead"
-    assert paired_difference([cell(better)], [cell(base)]).verdict == "behind"
+    assert paired_difference([result_of(base)], [result_of(better)]).verdict == "ahead"
+    assert paired_difference([result_of(better)], [result_of(base)]).verdict == "behind"
     # Three trainings of which one goes the other way say nothing, however many the images.
     other = [better, better, np.arange(n) < 190]
     assert paired_difference(row([base] * 3), row(other)).verdict == "cannot be told apart"
@@ -133,7 +133,7 @@ def test_seeds_are_paired_whatever_their_order():
 
 @pytest.mark.parametrize("n", [2, 8, 13])
 def test_rows_of_nothing_right_and_of_everything(n):
-    none, every = cell(np.zeros(n)), cell(np.ones(n))
+    none, every = result_of(np.zeros(n)), result_of(np.ones(n))
     found = paired_difference([none], [every])
     assert (found.first, found.second, found.difference) == (0.0, 1.0, 1.0)
     assert (found.low, found.high) == (1.0, 1.0)
@@ -141,16 +141,16 @@ def test_rows_of_nothing_right_and_of_everything(n):
 
 
 def test_the_view_that_is_asked_for():
-    one, other = cell(np.ones(9)), cell(np.ones(9))
+    one, other = result_of(np.ones(9)), result_of(np.ones(9))
     other.record["right"]["plain"] = pack_bits(np.arange(9) < 3)
     other.record["scores"]["plain"]["all"] = 3 / 9
     assert paired_difference([one], [other]).difference == 0
     assert paired_difference([one], [other], view="plain").difference == pytest.approx(-6 / 9)
 
 
-def test_older_cells_say_less_about_their_images():
+def test_older_results_say_less_about_their_images():
     newer = DATA | {"imbalance": 100.0, "selection": "shuffled", "held_out": 0.0}
-    assert paired_difference([cell([1, 0])], [cell([1, 1], data=newer)]).difference == 0.5
+    assert paired_difference([result_of([1, 0])], [result_of([1, 1], data=newer)]).difference == 0.5
 
 
 @pytest.mark.parametrize(
@@ -158,30 +158,30 @@ def test_older_cells_say_less_about_their_images():
     [
         ([], [], r"seeds \[\]"),
         ([(0, DATA)], [(1, DATA)], "expected the same seeds"),
-        ([(0, DATA), (0, DATA)], [(0, DATA)], "two cells of seed 0"),
+        ([(0, DATA), (0, DATA)], [(0, DATA)], "two results of seed 0"),
         ([(0, DATA)], [(0, DATA | {"imbalance": 50})], "same images"),
     ],
 )
-def test_cells_that_are_no_pairs(first, second, said):
-    rows = [[cell([1, 0], *each) for each in row] for row in (first, second)]
+def test_results_that_are_no_pairs(first, second, said):
+    rows = [[result_of([1, 0], *each) for each in row] for row in (first, second)]
     with pytest.raises(ValueError, match=said):
         paired_difference(*rows)
 
 
-def test_cells_of_other_numbers_of_images():
+def test_results_of_other_numbers_of_images():
     with pytest.raises(ValueError, match=r"\[2, 3\] images"):
-        paired_difference([cell([1, 0])], [cell([1, 0, 1])])
+        paired_difference([result_of([1, 0])], [result_of([1, 0, 1])])
 
 
 @pytest.mark.parametrize("images", [[True, False, False], [True] * 4, [False] * 3])
 def test_images_that_do_not_fit(images):
     with pytest.raises(ValueError, match=r"expected \(3,\).*at least 2"):
-        paired_difference([cell([1, 0, 1])], [cell([1, 1, 1])], images=np.array(images))
+        paired_difference([result_of([1, 0, 1])], [result_of([1, 1, 1])], images=np.array(images))
 
 
-def test_a_cell_that_diverged():
+def test_a_result_that_diverged():
     with pytest.raises(ValueError, match="second has diverged with seed 0"):
-        paired_difference([cell([1])], [Result({"seed": 0, "data": DATA, "diverged": True})])
+        paired_difference([result_of([1])], [Result({"seed": 0, "data": DATA, "diverged": True})])
 
 
 @pytest.mark.parametrize(("imbalance", "n_few"), [(100, 30), (50, 18)])
@@ -209,17 +209,17 @@ def test_images_of_a_group_that_has_no_classes_or_labels():
     assert group_images([made_up(DATA | {"aside_from": 10})], "few") is None
 
 
-def test_labels_are_not_taken_where_cells_say_otherwise():
+def test_labels_are_not_taken_where_results_say_otherwise():
     scores = made_up().record["scores"]["mirrored"]
     others = {"mirrored": scores | {"few": scores["few"] + 0.01}}
     assert group_images([made_up(), made_up(scores=others)], "few") is None
     assert group_images([made_up(), made_up()], "few") is not None
-    fewer = made_up(**{part: cell([1, 0]).record[part] for part in ("right", "scores")})
+    fewer = made_up(**{part: result_of([1, 0]).record[part] for part in ("right", "scores")})
     fewer.record["scores"]["mirrored"]["few"] = 0.5
     assert group_images([fewer], "few") is None
 
 
-def test_images_of_cells_of_several_draws():
+def test_images_of_results_of_several_subsets():
     with pytest.raises(ValueError, match="of 2 subsets"):
         group_images([made_up(), made_up(DATA | {"imbalance": 50})], "few")
 

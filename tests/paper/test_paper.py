@@ -28,19 +28,19 @@ def paper_source():
     return shared("paper/prototype-classifiers-ltr.tex").read_text(encoding="utf-8")
 
 
-def plain(cell):
-    """Take the LaTeX off a cell."""
-    text = re.sub(r"\\(?:textbf|underline)\{([^}]*)\}", r"\1", cell)
+def plain(entry):
+    """Take the LaTeX off an entry."""
+    text = re.sub(r"\\(?:textbf|underline)\{([^}]*)\}", r"\1", entry)
     return " ".join(text.replace(r"\midrule", "").replace(r"\toprule", "").split())
 
 
 def printed_tables():
-    """Read every table of the source: number to (columns, rows of cells), all of them text."""
+    """Read every table of the source: number to (columns, rows of entries), all of them text."""
     tables = {}
     for block in re.findall(r"\\begin\{table\}.*?\\end\{table\}", paper_source(), re.DOTALL):
         number = int(re.search(r"\\label\{tab:table (\d)\}", block).group(1))
         body = re.search(r"\\toprule(.*)\\bottomrule", block, re.DOTALL).group(1)
-        lines = [[plain(cell) for cell in line.split("&")] for line in body.split(r"\\")]
+        lines = [[plain(entry) for entry in line.split("&")] for line in body.split(r"\\")]
         lines = [line for line in lines if any(line) and "multicolumn" not in "".join(line)]
         header, *rows = lines
         tables[number] = ([COLUMNS.get(name, name) for name in header[1:]], rows)
@@ -57,8 +57,8 @@ def test_every_number_is_the_printed_one(table):
     columns, rows = printed_tables()[table.number]
     assert list(table.columns) == columns
     assert [row.name for row in table.rows] == [name for name, *_ in rows]
-    for row, (name, *cells) in zip(table.rows, rows, strict=True):
-        expected = [None if cell == "-" else float(cell) for cell in cells]
+    for row, (name, *entries) in zip(table.rows, rows, strict=True):
+        expected = [None if entry == "-" else float(entry) for entry in entries]
         assert list(row.values) == expected, name
         assert paper_table(table.number).row(name) == dict(zip(columns, expected, strict=True))
 
@@ -67,10 +67,10 @@ def test_digits_after_the_point_are_the_usual_ones():
     more = {}
     for table in PAPER_TABLES:
         _, rows = printed_tables()[table.number]
-        for name, *cells in rows:
-            for cell in cells:
-                digits = len(cell.partition(".")[2])
-                if cell != "-" and digits != table.decimals:
+        for name, *entries in rows:
+            for entry in entries:
+                digits = len(entry.partition(".")[2])
+                if entry != "-" and digits != table.decimals:
                     more[table.number, name] = digits
     assert more == {(5, "Focal Loss"): 2, (9, "LDAM"): 2}
 

@@ -1,10 +1,10 @@
-"""What docs/paper.md and README.md say we got is what the committed cells say."""
+"""What docs/paper.md and README.md say we got is what the committed results say."""
 
 import pytest
 
-from protail_paper.cells import Cells
 from protail_paper.comparisons import COMPARISONS
 from protail_paper.paper_page import PLACE, Numbers, fill, numbers_without_address
+from protail_paper.results import Results
 from protail_paper.tables import TABLES
 from reference.bench_command import run
 from reference.documents import ROOT
@@ -21,13 +21,13 @@ IN_README = (
 
 
 @pytest.fixture(scope="module")
-def cells():
-    return Cells(ROOT / "results" / "cells")
+def results():
+    return Results(ROOT / "results" / "cells")
 
 
 @pytest.fixture(scope="module")
-def numbers(cells):
-    return Numbers(cells)
+def numbers(results):
+    return Numbers(results)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,13 @@ def addresses(template):
     return {address for address, _ in PLACE.findall(template)}
 
 
-def test_the_page_is_what_its_template_and_the_cells_make(cells, template):
+def test_the_page_is_what_its_template_and_the_results_make(results, template):
     page = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
-    assert page == fill(template, cells), "run: protail bench write"
+    assert page == fill(template, results), "run: protail bench write"
     assert "{{" not in page
 
 
-def test_the_command_writes_it(cells, tmp_path):
+def test_the_command_writes_it(results, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/paper.md.template").write_text("NCM: {{ paper1; NCM; few }}\n")
     ended = run("write", "--json", folder=tmp_path / "results")
@@ -55,8 +55,8 @@ def test_the_command_writes_it(cells, tmp_path):
 
 
 @pytest.mark.parametrize("sentence", IN_README)
-def test_the_readme_says_what_the_cells_say(sentence, cells):
-    assert fill(sentence, cells) in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_says_what_the_results_say(sentence, results):
+    assert fill(sentence, results) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_number_is_looked_up(template):
@@ -109,12 +109,12 @@ def test_every_other_method_that_is_a_point_and_a_half_from_the_paper_is_on_the_
         ("table1; PC; seeds; ResNet-32", "3"),
     ],
 )
-def test_numbers_are_written_as_their_kind_is(address, written, cells):
-    assert fill(f"about {{{{ {address} }}}} %", cells) == f"about {written} %"
+def test_numbers_are_written_as_their_kind_is(address, written, results):
+    assert fill(f"about {{{{ {address} }}}} %", results) == f"about {written} %"
 
 
 def test_what_was_not_run_is_said(tmp_path):
-    nothing = Cells(tmp_path / "cells")
+    nothing = Results(tmp_path / "cells")
     assert fill("{{ table1; PC; all }}", nothing) == "not run yet"
     assert fill("{{ table1; PC; all minus paper1; PC; all }}", nothing) == "not run yet"
     assert fill("{{ table1; PC; seeds }}", nothing) == "0"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protail.training import interleave, make_streams
 from protail_paper._pool import Pool, _HostWatch, timed_steps
 from protail_paper.groups import Group
-from protail_paper.wanted import Cell, Draw
+from protail_paper.wanted import Experiment, Subset
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ class Clock:
 
 
 def groups(n):
-    return [Group((Cell("wd", Draw("cifar100-lt", 100), seed),)) for seed in range(n)]
+    return [Group((Experiment("wd", Subset("cifar100-lt", 100), seed),)) for seed in range(n)]
 
 
 def pool_of(times, budget=None):

@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 
 from protail.cli import app
 
-# What a cell that nobody ran may say.
+# What a result that nobody ran may say.
 SCORES = {"plain": {"all": 0.5, "many": 0.7, "medium": 0.5, "few": 0.1}}
 
 

@@ -1,4 +1,4 @@
-"""``protail bench``: the tables of the paper, cell by cell."""
+"""``protail bench``: the tables of the paper, experiment by experiment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from protail.data.images import DataSet, FeatureData
     from protail.profile import ClassProfile
-    from protail_paper.cells import Cells
     from protail_paper.paper import Entry, Row
-    from protail_paper.wanted import Cell, Draw
+    from protail_paper.results import Results
+    from protail_paper.wanted import Experiment, Subset
 
 # What a shell offers: written down here, for pressing a key must not take long.
 TABLE_NAMES = (
@@ -37,12 +37,15 @@ What = Annotated[
         help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
         "table9, or all of these; table5 table6, on images that you bring; tuning-... and "
         "strong-..., as status names them, on images held back); or status, write (the "
-        "pages), figures, errata [DATASET], take FOLDER (of cells).",
+        "pages), figures, errata [DATASET], take FOLDER (of results).",
         show_default=False,
         autocompletion=opt.one_of(*TABLE_NAMES, "status", "write", "figures", "errata", "take"),
     ),
 ]
-Results = Annotated[Path, typer.Option(metavar="DIR", help="Where cells and their page are kept.")]
+Folder = Annotated[
+    Path,
+    typer.Option("--results", metavar="DIR", help="Where results and their page are kept."),
+]
 Backbones = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,7 +62,7 @@ Only = Annotated[
         help="Only trainings whose names, as status --json lists them, are like '*, seed 0'.",
     ),
 ]
-Subsets = Annotated[
+SubsetFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--subset", metavar="FILE", help="Exported subset to take images from; can be repeated."
@@ -85,10 +88,10 @@ Compile = Annotated[bool, typer.Option("--compile/--no-compile", help="Compile n
 def bench(
     voice: Voice,
     what: What,
-    results: Results = Path("results"),
+    folder: Folder = Path("results"),
     backbone: Backbones = None,
     only: Only = None,
-    subset: Subsets = None,
+    subset: SubsetFiles = None,
     data_root: opt.DataRoot = None,
     lists: opt.Lists = None,
     budget: Budget = None,
@@ -99,25 +102,25 @@ def bench(
     device: opt.Device = "auto",
     compiled: Compile = True,
 ) -> None:
-    """Run the missing cells of tables, or say what is there.
+    """Run the missing experiments of tables, or say what is there.
 
-    Killed at any moment it keeps every finished cell; the same command goes on. With --set, to
-    try something out, cells are others than those of the table.
+    Killed at any moment it keeps every finished result; the same command goes on. With --set, to
+    try something out, experiments are others than those of the table.
     """
-    from protail_paper.cells import Cells
+    from protail_paper.results import Results
 
-    cells = Cells(results / "cells")
+    results = Results(folder / "cells")
     first, *others = what
     if first == "take":
-        _take(voice, cells, others)
+        _take(voice, results, others)
     elif first == "write":
-        _write(voice, cells, results / "README.md")
+        _write(voice, results, folder / "README.md")
     elif first == "figures":
-        _figures(voice, cells, results / "figures", features)
+        _figures(voice, results, folder / "figures", features)
     elif first == "errata":
         _errata(voice, others, data_root, lists)
     elif first == "status":
-        _status(voice, cells, others, backbone, only)
+        _status(voice, results, others, backbone, only)
     else:
         images = Images(subset or [], data_root, lists)
         wanted = _wanted(what, backbone, only, changes)
@@ -127,7 +130,7 @@ def bench(
             "weights": weights,
             "known": _known(changes),
         }
-        _run(voice, cells, wanted, images, _options(device, compiled), options)
+        _run(voice, results, wanted, images, _options(device, compiled), options)
 
 
 class Images:
@@ -149,63 +152,65 @@ class Images:
                     f"--subset {file}: there is no such file; expected an exported subset."
                 )
         self._files, self._root, self._lists = files, root, lists
-        self._found: dict[Draw, DataSet] = {}
+        self._found: dict[Subset, DataSet] = {}
 
-    def __call__(self, draw: Draw) -> DataSet:
+    def __call__(self, subset: Subset) -> DataSet:
         """Give the images of a subset."""
         from protail.data.images import require_images
         from protail.experiments import held_out_data, validation_data
 
         # What is in a folder is the same whatever it is taken for.
-        draw = replace(draw, miniature=0)
-        if draw not in self._found:
-            if draw.aside_from:
-                narrow = replace(draw, aside_from=0.0)
-                wide = replace(narrow, imbalance=draw.aside_from)
+        subset = replace(subset, miniature=0)
+        if subset not in self._found:
+            if subset.aside_from:
+                narrow = replace(subset, aside_from=0.0)
+                wide = replace(narrow, imbalance=subset.aside_from)
                 data = validation_data(self(wide), self(narrow))
             else:
-                data = self._drawn(draw) if draw.imbalance else self._listed(draw)
-            if draw.held_out:
+                data = self._cut(subset) if subset.imbalance else self._listed(subset)
+            if subset.held_out:
                 images = require_images(data, "hold some of out")
-                data = held_out_data(images, fraction=draw.held_out, seed=draw.held_out_seed)
-            self._found[draw] = data
-        return self._found[draw]
+                data = held_out_data(images, fraction=subset.held_out, seed=subset.held_out_seed)
+            self._found[subset] = data
+        return self._found[subset]
 
-    def find_all(self, draws: Iterable[Draw]) -> None:
+    def find_all(self, subsets: Iterable[Subset]) -> None:
         """Find the images of several subsets; the first that is not there ends it."""
         from protail.data.images import DataSetError
 
-        wanted = dict.fromkeys(draws)
-        for draw in wanted:
+        wanted = dict.fromkeys(subsets)
+        for subset in wanted:
             try:
-                self(draw)
+                self(subset)
             except DataSetError as error:
-                others = {each.dataset for each in wanted} - {draw.dataset}
-                advice = "" if not others else " --only leaves its cells out."
+                others = {each.dataset for each in wanted} - {subset.dataset}
+                advice = "" if not others else " --only leaves its experiments out."
                 raise DataSetError(f"{error} Nothing was begun.{advice}") from error
 
-    def _drawn(self, draw: Draw) -> DataSet:
+    def _cut(self, subset: Subset) -> DataSet:
         from protail.data.images import OtherSubsetError, load_dataset, require_images
 
-        wanted: dict[str, Any] = {"imbalance": draw.imbalance, "selection": draw.selection}
+        wanted: dict[str, Any] = {"imbalance": subset.imbalance, "selection": subset.selection}
         for file in self._files:
             try:
                 found = require_images(load_dataset(file, **wanted), "train on")
             except OtherSubsetError:
                 continue
-            if found.name == draw.dataset:
+            if found.name == subset.dataset:
                 return found
-        named = load_dataset(draw.dataset, root=self._root, **wanted)
+        named = load_dataset(subset.dataset, root=self._root, **wanted)
         return require_images(named, "train on")
 
-    def _listed(self, draw: Draw) -> DataSet:
+    def _listed(self, subset: Subset) -> DataSet:
         from protail.data.images import load_dataset, require_images
         from protail.experiments import check_test_images
 
         root = self._root
-        if root is not None and (root / draw.dataset).is_dir():
-            root = root / draw.dataset
-        data = require_images(load_dataset(draw.dataset, root=root, lists=self._lists), "train on")
+        if root is not None and (root / subset.dataset).is_dir():
+            root = root / subset.dataset
+        data = require_images(
+            load_dataset(subset.dataset, root=root, lists=self._lists), "train on"
+        )
         check_test_images(data, "Replace them")
         return data
 
@@ -215,35 +220,35 @@ def _wanted(
     backbones: list[str] | None,
     only: list[str] | None = None,
     changes: list[str] | None = None,
-) -> list[Cell]:
-    from protail_paper.groups import BACKBONE_NAMES, only_named, wanted_cells
+) -> list[Experiment]:
+    from protail_paper.groups import BACKBONE_NAMES, only_named, wanted_experiments
 
-    cells = wanted_cells(_tables(names), backbones or BACKBONE_NAMES)
+    experiments = wanted_experiments(_tables(names), backbones or BACKBONE_NAMES)
     if only:
         # By the names that status lists, before anything is changed: the others may not take it.
-        cells = only_named(cells, only)
+        experiments = only_named(experiments, only)
     overrides = opt.read_changes(changes)
     if not overrides:
-        return cells
+        return experiments
     changed = []
-    for cell in cells:
-        lacking = {"pretraining", "classifier"} - set(cell.recipe.stages)
+    for experiment in experiments:
+        lacking = {"pretraining", "classifier"} - set(experiment.recipe.stages)
         taken = {k: v for k, v in overrides.items() if k.partition(".")[0] not in lacking}
-        changed.append(replace(cell, overrides={**cell.overrides, **taken}))
+        changed.append(replace(experiment, overrides={**experiment.overrides, **taken}))
     return changed
 
 
-def _known(changes: list[str] | None) -> list[Cell]:
-    """List the cells of every table, but for those that cannot be changed like that."""
+def _known(changes: list[str] | None) -> list[Experiment]:
+    """List the experiments of every table, but for those that cannot be changed like that."""
     from protail.recipes import RecipeError
 
     known = []
-    for cell in _wanted(_every_table(), None, changes=changes):
+    for experiment in _wanted(_every_table(), None, changes=changes):
         try:
-            _ = cell.recipe
+            _ = experiment.recipe
         except RecipeError:
             continue
-        known.append(cell)
+        known.append(experiment)
     return known
 
 
@@ -271,8 +276,8 @@ def _options(device: str, compiled: bool) -> Any:
 
 def _run(
     voice: Voice,
-    cells: Cells,
-    wanted: list[Cell],
+    results: Results,
+    wanted: list[Experiment],
     images: Images,
     options: Any,
     how: dict[str, Any],
@@ -281,30 +286,31 @@ def _run(
     from protail_paper.running import run_missing
 
     wanted = mark_miniatures(wanted, images, voice.say)
-    missing = [cell for cell in wanted if cell not in cells]
-    images.find_all(cell.draw for cell in missing)
+    missing = [experiment for experiment in wanted if experiment not in results]
+    images.find_all(experiment.subset for experiment in missing)
     # Workers that read files fill the cores for one training already.
-    in_files = any(cell.draw.dataset in LARGE_SETS for cell in missing)
+    in_files = any(experiment.subset.dataset in LARGE_SETS for experiment in missing)
     how["at_once"] = how["at_once"] or (1 if in_files else 4)
     there = len(wanted) - len(missing)
     voice.say(
-        f"{counted(len(wanted), 'cell')}: {counted(there, 'is', 'are')} there, "
+        f"{counted(len(wanted), 'experiment')}: {counted(there, 'is', 'are')} there, "
         f"{counted(len(missing), 'is', 'are')} missing."
     )
     try:
-        n = run_missing(wanted, cells, images, options, say=voice.say, **how)
+        n = run_missing(wanted, results, images, options, say=voice.say, **how)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("Finished cells are kept; the same command goes on.") from None
-    n_missing = sum(cell not in cells for cell in wanted)
+        raise KeyboardInterrupt("Finished results are kept; the same command goes on.") from None
+    n_missing = sum(experiment not in results for experiment in wanted)
     voice.say(
-        f"{counted(n, 'cell was', 'cells were')} run; {counted(n_missing, 'is', 'are')} missing."
+        f"{counted(n, 'experiment was', 'experiments were')} run; "
+        f"{counted(n_missing, 'is', 'are')} missing."
     )
-    voice.finish({"run": n, "missing": n_missing, "results": str(cells.folder)})
+    voice.finish({"run": n, "missing": n_missing, "results": str(results.folder)})
 
 
 def _status(
     voice: Voice,
-    cells: Cells,
+    results: Results,
     names: list[str],
     backbones: list[str] | None,
     only: list[str] | None,
@@ -316,21 +322,22 @@ def _status(
     apart = [] if names or only else list(LARGE)
     names = names or _every_table()
     wanted = _wanted(names, backbones, only)
-    groups = missing_groups(wanted, cells)
+    groups = missing_groups(wanted, results)
     if not only:
-        voice.show(_status_table(cells, [*_tables(names), *apart], backbones))
-    known = [expected_seconds(group, cells) for group in groups]
+        voice.show(_status_table(results, [*_tables(names), *apart], backbones))
+    known = [expected_seconds(group, results) for group in groups]
     seconds = sum(each for each in known if each is not None)
     unknown = known.count(None)
-    missing = [cell.command for cell in wanted if cell not in cells]
+    missing = [experiment.command for experiment in wanted if experiment not in results]
     besides = f", {' and '.join(apart)} aside, which need images that you bring" if apart else ""
     voice.say(
-        f"Of {counted(len(wanted), 'cell')} {counted(len(missing), 'is', 'are')} missing{besides}."
+        f"Of {counted(len(wanted), 'experiment')} {counted(len(missing), 'is', 'are')} "
+        f"missing{besides}."
     )
     if missing:
         took = counted(len(known) - unknown, "takes", "take")
         lengths = [f"{took} {in_words(seconds)}"] if unknown < len(known) else []
-        lengths += [f"of {unknown} no cell tells the time"] if unknown else []
+        lengths += [f"of {unknown} no result tells the time"] if unknown else []
         voice.say(f"Left to train: {counted(len(groups), 'representation')}; {', '.join(lengths)}.")
     voice.finish(
         {
@@ -342,40 +349,42 @@ def _status(
     )
 
 
-def _status_table(cells: Cells, names: list[str], backbones: list[str] | None) -> Table:
+def _status_table(results: Results, names: list[str], backbones: list[str] | None) -> Table:
     from rich.table import Table
 
-    from protail_paper.groups import BACKBONE_NAMES, bench_table, wanted_cells
+    from protail_paper.groups import BACKBONE_NAMES, bench_table, wanted_experiments
 
-    shown = Table("table", "backbone", "cells", "missing")
+    shown = Table("table", "backbone", "experiments", "missing")
     for name in names:
         for backbone in backbones or BACKBONE_NAMES:
             if backbone not in bench_table(name).backbones:
                 continue
-            wanted = wanted_cells([name], [backbone])
-            missing = sum(cell not in cells for cell in wanted)
+            wanted = wanted_experiments([name], [backbone])
+            missing = sum(experiment not in results for experiment in wanted)
             shown.add_row(name, backbone, str(len(wanted)), str(missing))
     return shown
 
 
-def _write(voice: Voice, cells: Cells, place: Path) -> None:
+def _write(voice: Voice, results: Results, place: Path) -> None:
     """Write the page of results, and beside the folder of results the docs' page on the paper."""
     from protail.utils import new_file
     from protail_paper.page import results_page
     from protail_paper.paper_page import fill
 
-    pages = {place: results_page(cells)}
+    pages = {place: results_page(results)}
     template = place.parent.parent / "docs" / "paper.md.template"
     if template.is_file():
-        pages[template.with_suffix("")] = fill(template.read_text(encoding="utf-8"), cells)
+        pages[template.with_suffix("")] = fill(template.read_text(encoding="utf-8"), results)
     for page, text in pages.items():
         with new_file(page, overwrite=True) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        voice.say(f"{page}: made from {counted(len(cells), 'cell')}.")
-    voice.finish({"page": str(place), "pages": [str(page) for page in pages], "cells": len(cells)})
+        voice.say(f"{page}: made from {counted(len(results), 'result')}.")
+    voice.finish(
+        {"page": str(place), "pages": [str(page) for page in pages], "cells": len(results)}
+    )
 
 
-def _figures(voice: Voice, cells: Cells, folder: Path, features: Path | None) -> None:
+def _figures(voice: Voice, results: Results, folder: Path, features: Path | None) -> None:
     """Draw the figures into a folder, with ``figures.json`` beside them."""
     from protail.utils import new_file
     from protail_paper.drawing import draw_figures
@@ -383,7 +392,7 @@ def _figures(voice: Voice, cells: Cells, folder: Path, features: Path | None) ->
 
     numbers: dict[str, Any] = {}
     places = []
-    for drawn in draw_figures(cells, _load_features(features), voice.say):
+    for drawn in draw_figures(results, _load_features(features), voice.say):
         place = folder / f"{drawn.name}.png"
         write_picture(place, drawn.picture, overwrite=True)
         places.append(str(place))
@@ -391,7 +400,7 @@ def _figures(voice: Voice, cells: Cells, folder: Path, features: Path | None) ->
             numbers[drawn.name] = drawn.numbers
     with new_file(folder / "figures.json", overwrite=True) as temporary:
         temporary.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    voice.say(f"{folder}: {counted(len(places), 'figure')} from {counted(len(cells), 'cell')}.")
+    voice.say(f"{folder}: {counted(len(places), 'figure')} from {counted(len(results), 'result')}.")
     voice.finish({"figures": places, "numbers": str(folder / "figures.json")})
 
 
@@ -453,19 +462,19 @@ def _errata_table(title: str, entries: list[Entry]) -> Table:
     return shown
 
 
-def _take(voice: Voice, cells: Cells, folders: list[str]) -> None:
-    from protail_paper.cells import Cells
+def _take(voice: Voice, results: Results, folders: list[str]) -> None:
+    from protail_paper.results import Results
 
     if not folders:
         raise ValueError(
-            "take needs a folder; expected one that holds cells, as in: take new-cells."
+            "take needs a folder; expected one that holds results, as in: take new-results."
         )
-    taken = sum(cells.take(Cells(folder)) for folder in folders)
+    taken = sum(results.take(Results(folder)) for folder in folders)
     voice.say(
-        f"{counted(taken, 'cell was', 'cells were')} taken into {cells.folder}, "
-        f"{counted(len(cells), 'is', 'are')} there."
+        f"{counted(taken, 'result was', 'results were')} taken into {results.folder}, "
+        f"{counted(len(results), 'is', 'are')} there."
     )
-    voice.finish({"taken": taken, "cells": len(cells)})
+    voice.finish({"taken": taken, "cells": len(results)})
 
 
 app = make_app(bench, "protail bench table1 table2 --budget 9m")

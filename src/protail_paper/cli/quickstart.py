@@ -28,9 +28,9 @@ _SOFTMAX, _PROTOTYPES = "softmax", "prototypes"
 _NOTES = (
     "Logits are averaged over an image and its mirror image, as the published code does. The "
     "paper's numbers are of a larger network (its code has a ResNet-34): compare shapes, not "
-    "levels. In brackets: the mean of its groups, where its printed number is another one.",
+    "levels. In brackets: what the paper's many, medium and few give, where its All differs.",
     "Softmax, refitted: the linear layer of stage 1 was not kept; this one is learned again on "
-    "the training features, with the loss, rate and weight decay of stage 1.",
+    "the training features, with the loss, learning rate and weight decay of stage 1.",
 )
 
 
@@ -46,7 +46,7 @@ def quickstart(
     """
     from protail.data.images import BUNDLED_FEATURES, FeatureData, load_dataset
     from protail.estimator import check_replaceable
-    from protail_paper.bundled import BUNDLED_TABLES, bundled_cell, evaluate_bundled
+    from protail_paper.bundled import BUNDLED_TABLES, bundled_experiment, evaluate_bundled
 
     check_replaceable(output, overwrite=overwrite)
     begin = time.perf_counter()
@@ -59,7 +59,7 @@ def quickstart(
     for note in _NOTES:
         voice.say(note)
     first = BUNDLED_TABLES[0]
-    softmax = evaluated[bundled_cell(first, first.rows[0]).key]["plain"]
+    softmax = evaluated[bundled_experiment(first, first.rows[0]).key]["plain"]
     model, picture = _save_model(data, softmax, output, voice, overwrite=overwrite)
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.say("Next, on your own features: protail fit features.npz -o model")
@@ -87,14 +87,14 @@ def _introduce(data: FeatureData, voice: Voice) -> None:
 def _shown(table: Table, evaluated: Evaluated) -> RichTable:
     from rich.table import Table as RichTable
 
-    from protail_paper.bundled import bundled_cell
+    from protail_paper.bundled import bundled_experiment
     from protail_paper.paper import GROUPS
 
     shown = RichTable("in %", title=f"Table {table.paper}: {table.title}")
     for header in (*GROUPS, "paper: all"):
         shown.add_column(header, justify="right")
     for row in table.rows:
-        scores = _scores(evaluated[bundled_cell(table, row).key]["mirrored"])
+        scores = _scores(evaluated[bundled_experiment(table, row).key]["mirrored"])
         ours = [f"{100 * scores[group]:.1f}" for group in GROUPS]
         shown.add_row(_label(row), *ours, _paper_all(table, row))
     return shown
@@ -128,13 +128,13 @@ def _scores(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _record(table: Table, evaluated: Evaluated) -> list[dict[str, Any]]:
-    from protail_paper.bundled import bundled_cell
+    from protail_paper.bundled import bundled_experiment
 
     records = []
     for row in table.rows:
-        cell = bundled_cell(table, row)
-        views = {view: _scores(one) for view, one in evaluated[cell.key].items()}
-        names = {"row": _label(row), "recipe": cell.recipe_name}
+        experiment = bundled_experiment(table, row)
+        views = {view: _scores(one) for view, one in evaluated[experiment.key].items()}
+        names = {"row": _label(row), "recipe": experiment.recipe_name}
         records.append({**names, **views, "paper": _paper_row(table, row)})
     return records
 
@@ -171,7 +171,7 @@ def _save_model(
     said = ", ".join(f"{group} {100 * score:.1f}" for group, score in _scores(evaluation).items())
     voice.say(
         f"PrototypeClassifier() on the {len(data.train):,} training features alone, nothing "
-        f"augmented or mirrored: {said}."
+        f"augmented or flipped: {said}."
     )
     return evaluation, picture
 

@@ -1,9 +1,10 @@
 """The Euclidean distance, ``d = |x - c|``: the paper's, whose pull is bounded.
 
 Its gradient is computed here. By ``x`` it is ``(x - c) / d``, a vector of length 1, however far
-away the row is; by ``c`` it is the opposite. `Euclidean.pull_` is that, written by hand, for
-training steps that fit into memory (`protail.ops.fused` multiplies what it gives by ``x - c``); the
-other forms (`reference`, `chunked`) let autograd derive `Euclidean.link`.
+away the row is; by ``c`` it is the opposite. `Euclidean.pull_` is that, written by hand, for the
+steps of `protail.ops.loss` that fit into memory (`protail.ops.fused` multiplies what it gives by
+``x - c``): `PrototypeClassifier` trains that way. Elsewhere, as in stage 2 of recipes, autograd
+derives `Euclidean.link`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results of experiments, each kept as one small JSON file (a cell), and their means over seeds."""
+"""Results of experiments, each kept as one small JSON file, and their means over seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from protail.recipes import Recipe
 from protail.utils import new_file
 from protail_paper.paper import GROUPS
-from protail_paper.wanted import Cell, Draw, cell_key
+from protail_paper.wanted import Experiment, Subset, experiment_key
 
 _FORMAT, _VERSION = "protail-cell", 1
 VIEWS = ("plain", "mirrored")
@@ -24,13 +24,13 @@ _MOST_GUESSED = 0.1
 _WIDE = 3.0
 
 
-class CellError(ValueError):
-    """A file that should hold a cell does not."""
+class ResultError(ValueError):
+    """A file that should hold a result does not."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A cell that has been run.
+    """What came out of an experiment.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Result:
 
     Examples
     --------
-    >>> from protail_paper.cells import Result
+    >>> from protail_paper.results import Result
     >>> Result({"scores": {"plain": {"all": 0.5}}}).score("all")
     0.5
     """
@@ -60,7 +60,7 @@ class Result:
     def gpu_seconds(self) -> float | None:
         """What stage 1 and the classifier took on a GPU; None where that is not known.
 
-        Where much of it is guessed, as in all older cells, one was charged like whatever was
+        Where much of it is guessed, as in all older results, one was charged like whatever was
         trained beside it.
         """
         took, gpus = self.record.get("seconds", {}), self.record.get("about", {}).get("gpus")
@@ -84,7 +84,7 @@ class Summary:
 
     Examples
     --------
-    >>> from protail_paper.cells import Summary
+    >>> from protail_paper.results import Summary
     >>> str(Summary.of([0.5, 0.52, 0.54])), str(Summary.of([0.5]))
     ('52.00 ± 2.00', '50.00')
     >>> str(Summary.of([0.5, 0.1]))
@@ -134,11 +134,11 @@ def summarize(results: Iterable[Result], view: str = "plain") -> dict[str, Summa
     return {group: Summary.of(each) for group, each in fractions.items() if each}
 
 
-class Cells:
-    """The cells in a folder.
+class Results:
+    """The results in a folder.
 
     They are found by what they say, read as this version of the package reads recipes: a setting
-    that was added later has its default in older cells.
+    that was added later has its default in older results.
 
     Parameters
     ----------
@@ -148,10 +148,10 @@ class Cells:
     Examples
     --------
     >>> import tempfile
-    >>> from protail_paper.cells import Cells
-    >>> from protail_paper.wanted import Cell, Draw
-    >>> cells = Cells(tempfile.mkdtemp())
-    >>> Cell("wd", Draw("cifar100-lt", 100), 0) in cells, len(cells)
+    >>> from protail_paper.results import Results
+    >>> from protail_paper.wanted import Experiment, Subset
+    >>> results = Results(tempfile.mkdtemp())
+    >>> Experiment("wd", Subset("cifar100-lt", 100), 0) in results, len(results)
     (False, 0)
     """
 
@@ -160,10 +160,10 @@ class Cells:
         self._results: dict[str, Result] = {}
         self._files: dict[str, Path] = {}
         for file in sorted(self.folder.rglob("*.json")):
-            record = read_cell(file)
+            record = read_result(file)
             key = _key_of(record, file)
             if key in self._files:
-                raise _no_cell(file, f"{self._files[key].name} beside it is the same one")
+                raise _no_result(file, f"{self._files[key].name} beside it is the same one")
             self._results[key], self._files[key] = Result(record), file
 
     def __len__(self) -> int:
@@ -172,57 +172,59 @@ class Cells:
     def __iter__(self) -> Iterator[Result]:
         return iter(self._results.values())
 
-    def __contains__(self, cell: object) -> bool:
-        return isinstance(cell, Cell) and cell.key in self._results
+    def __contains__(self, experiment: object) -> bool:
+        return isinstance(experiment, Experiment) and experiment.key in self._results
 
-    def get(self, cell: Cell) -> Result | None:
-        """Give what came out of a cell, None where it has not been run."""
-        return self._results.get(cell.key)
+    def get(self, experiment: Experiment) -> Result | None:
+        """Give the result of an experiment, None where it has not been run."""
+        return self._results.get(experiment.key)
 
-    def of(self, wanted: Iterable[Cell]) -> list[Result]:
-        """Give what came out of those cells that have been run."""
-        return [result for cell in wanted if (result := self.get(cell)) is not None]
+    def of(self, wanted: Iterable[Experiment]) -> list[Result]:
+        """Give the results of those experiments that have been run."""
+        return [result for experiment in wanted if (result := self.get(experiment)) is not None]
 
-    def are_mixed(self, compared: Iterable[Cell]) -> bool:
-        """Say whether cells of one seed and one stage 1 used different trained backbones.
+    def are_mixed(self, compared: Iterable[Experiment]) -> bool:
+        """Say whether results of one seed and one stage 1 used different trained backbones.
 
-        Then differences between them are differences of the trainings too. Cells that do not name
-        their backbone count with any other.
+        Then differences between them are differences of the trainings too. Results that do not
+        name their backbone count with any other.
         """
         trained: dict[str, set[str]] = {}
-        for cell in compared:
-            result = self.get(cell)
+        for experiment in compared:
+            result = self.get(experiment)
             if result is not None and "backbone" in result.record:
-                trained.setdefault(cell.representation_key, set()).add(result.record["backbone"])
+                hashes = trained.setdefault(experiment.representation_key, set())
+                hashes.add(result.record["backbone"])
         return any(len(hashes) > 1 for hashes in trained.values())
 
-    def add(self, cell: Cell, outcome: Mapping[str, Any]) -> Path:
-        """Keep what came out of a cell, in plain values; the file is complete or not there."""
+    def add(self, experiment: Experiment, outcome: Mapping[str, Any]) -> Path:
+        """Keep what came out of an experiment, as plain values; the file is whole or not there."""
         record = {
             "format": _FORMAT,
             "version": _VERSION,
-            "command": cell.command,
-            "recipe": cell.recipe.resolved(),
-            "data": vars(cell.draw),
-            "seed": cell.seed,
+            "command": experiment.command,
+            "recipe": experiment.recipe.resolved(),
+            "data": vars(experiment.subset),
+            "seed": experiment.seed,
             **outcome,
         }
-        name = cell.recipe_name.replace("/", "+")
-        place = self.folder / cell.draw.folder / f"{name}-seed{cell.seed}-{cell.key[:10]}.json"
+        name = experiment.recipe_name.replace("/", "+")
+        file = f"{name}-seed{experiment.seed}-{experiment.key[:10]}.json"
+        place = self.folder / experiment.subset.folder / file
         with new_file(place, overwrite=True) as temporary:
             temporary.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-        self._put(cell.key, Result(record), place)
+        self._put(experiment.key, Result(record), place)
         return place
 
     def _put(self, key: str, result: Result, place: Path) -> None:
-        """Remember a cell that has been written; the file of the one before it goes."""
+        """Remember a result that has been written; the file of the one before it goes."""
         before = self._files.get(key, place)
         if before != place:
             before.unlink(missing_ok=True)
         self._results[key], self._files[key] = result, place
 
-    def take(self, other: Cells) -> int:
-        """Copy the cells of another folder that are not in this one, or newer; say how many."""
+    def take(self, other: Results) -> int:
+        """Copy the results of another folder that are not in this one, or newer; say how many."""
         taken = 0
         for key, result in other._results.items():
             here = self._results.get(key)
@@ -241,22 +243,22 @@ def _began(result: Result) -> str:
     return str(result.record.get("about", {}).get("started", ""))
 
 
-def read_cell(file: Path) -> dict[str, Any]:
-    """Read the file of a cell and check that it is one."""
+def read_result(file: Path) -> dict[str, Any]:
+    """Read the file of a result and check that it is one."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _no_cell(file, f"it cannot be read ({error})") from error
+        raise _no_result(file, f"it cannot be read ({error})") from error
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise _no_cell(file, f"its format is {found!r}; expected {_FORMAT!r}")
+        raise _no_result(file, f"its format is {found!r}; expected {_FORMAT!r}")
     if record.get("version") != _VERSION:
-        raise _no_cell(file, f"its version is {record.get('version')!r}; expected {_VERSION}")
+        raise _no_result(file, f"its version is {record.get('version')!r}; expected {_VERSION}")
     if record.get("diverged") is True:
         return record
     for view, scores in record.get("scores", {"plain": None}).items():
         if view not in VIEWS or not isinstance(scores, dict) or not _are_accuracies(scores):
-            raise _no_cell(file, f"its {view!r} scores are no accuracies from 0 to 1")
+            raise _no_result(file, f"its {view!r} scores are no accuracies from 0 to 1")
     return record
 
 
@@ -268,16 +270,16 @@ def _are_accuracies(scores: Mapping[str, Any]) -> bool:
 def _key_of(record: Mapping[str, Any], file: Path) -> str:
     try:
         recipe = _read_once(json.dumps(record["recipe"]))
-        return cell_key(recipe, Draw(**record["data"]), record["seed"])
+        return experiment_key(recipe, Subset(**record["data"]), record["seed"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _no_cell(file, f"its recipe, data or seed cannot be read ({error})") from error
+        raise _no_result(file, f"its recipe, data or seed cannot be read ({error})") from error
 
 
 @cache
 def _read_once(resolved: str) -> Recipe:
-    """Read a recipe that many cells share, of this folder and of others."""
+    """Read a recipe that many results share, of this folder and of others."""
     return Recipe.from_resolved(json.loads(resolved))
 
 
-def _no_cell(file: Path, why: str) -> CellError:
-    return CellError(f"{file} is no cell: {why}. Remove it, or take it from where it came.")
+def _no_result(file: Path, why: str) -> ResultError:
+    return ResultError(f"{file} is no result: {why}. Remove it, or take it from where it came.")

@@ -1,4 +1,4 @@
-"""Cells that nobody ran, for tests of pages and pictures."""
+"""Results that nobody ran, for tests of pages and pictures."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def scores_of(right, imbalance):
 
 
 def outcome_of(right, imbalance=100, *, seconds=(80.0, 0.5), backbone="one", gpus=(GPU,)):
-    """Make what a cell says of the test images that are right; the first seconds of stage 1."""
+    """Make what a result says of the test images that are right; the first seconds of stage 1."""
     scores, bits = scores_of(right, imbalance), pack_bits(right)
     took = dict(zip(("representation", "classifier"), seconds, strict=False))
     return {
