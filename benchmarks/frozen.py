@@ -3,10 +3,10 @@
     python benchmarks/frozen.py FEATURES [--part develop|judge] [--only NAME ...] [--json FILE]
 
 FEATURES is what `frozen_features.py` wrote. Each set is cut to three random long tails; test rows
-are the same number of every class. ``best of LR + LA`` has its preparation and its C chosen *on the
-test rows*, for the mean of the three: no classifier that looks at training rows alone can know them.
+are the same number of every class. ``best of LR + LA`` has its preparation and its C chosen *on
+the test rows*, for the mean of the three: nobody who sees training rows alone can know them.
 
-What may be looked at while a rule is made is the part ``develop``; ``judge`` is for once, at the end.
+Rules are made with the part ``develop`` in view; ``judge`` is looked at once, at the end.
 """
 
 from __future__ import annotations

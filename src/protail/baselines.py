@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class LogitAdjustedRegression(LogisticRegression):
+class LogitAdjustedRegression(LogisticRegression):  # type: ignore[misc]
     """Logistic regression with post-hoc logit adjustment.
 
     Learned as it is, it predicts with ``tau`` times the logarithm of the class counts taken off its
@@ -37,8 +37,10 @@ class LogitAdjustedRegression(LogisticRegression):
     ----------
     tau : float, default=1.0
         How much is taken off; 0 is plain logistic regression.
-    **settings
-        As in `sklearn.linear_model.LogisticRegression`.
+    C : float, default=100.0
+        Inverse regularisation.
+    max_iter : int, default=200
+        Most steps of the solver.
 
     References
     ----------
@@ -201,7 +203,7 @@ def shrinkage_lda() -> Pipeline:
     return make_pipeline(Normalizer(), _UniformLDA(solver="lsqr", shrinkage="auto"))
 
 
-class _UniformLDA(LinearDiscriminantAnalysis):
+class _UniformLDA(LinearDiscriminantAnalysis):  # type: ignore[misc]
     """LDA whose priors are uniform over whatever classes there are."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:

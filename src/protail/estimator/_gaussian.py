@@ -51,7 +51,7 @@ class Statistics:
         return float((self.weight_c.sum() - (self.weight_c > 0).sum()).clamp_min(1))
 
     def within(self) -> Tensor:
-        """The pooled covariance of the rows around the means of their classes."""
+        """Give the pooled covariance of the rows around the means of their classes."""
         return (self.square_dd - self.mean_cd.mT @ self.sum_cd) / self.degrees
 
 
@@ -149,13 +149,15 @@ class ClosedForm:
 
 
 def _mapped(map_dd: Tensor, x_nd: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(map_dd, x_nd.mT, upper=False).mT
+    mapped_dn: Tensor = torch.linalg.solve_triangular(map_dd, x_nd.mT, upper=False)
+    return mapped_dn.mT
 
 
 def _trace_of_noise(map_dd: Tensor, within_dd: Tensor) -> Tensor:
     """Sum the variances, in the mapped space, that a row has around its class mean."""
     half = torch.linalg.solve_triangular(map_dd, within_dd, upper=False)
-    return torch.linalg.solve_triangular(map_dd, half.mT, upper=False).diagonal().sum()
+    whole: Tensor = torch.linalg.solve_triangular(map_dd, half.mT, upper=False)
+    return whole.diagonal().sum()
 
 
 def _kappa(mean_cd: Tensor, weight_c: Tensor, noise: Tensor) -> float:

@@ -1,9 +1,9 @@
 """Calibration of closed-form logits, and learning of what they leave, on honest residuals.
 
 Each training row is scored by the prototypes that the others give. From these scores follow, by a
-convex fit of two numbers, the sharpness of the logits and the offset ``-tau log n`` of a class of n
-rows. Prototypes then go on learning with logit adjustment: a row pulls only as far as the prototypes
-without it were wrong about it, so rows that are easy by heart say nothing.
+convex fit of two numbers, the sharpness of the logits and the offset ``-tau log n`` of a class of
+n rows. Prototypes then go on learning with logit adjustment: a row pulls only as far as the
+prototypes without it were wrong about it, so rows that are known by heart say nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def _newton_step(feature_nck: Tensor, own_nk: Tensor, weight_n: Tensor, guess_k:
     square_kk = torch.einsum("n,nc,nck,ncl->kl", weight_n, p_nc, feature_nck, feature_nck)
     curvature_kk = square_kk - torch.einsum("n,nk,nl->kl", weight_n, mean_nk, mean_nk)
     ridge_kk = 1e-6 * torch.eye(2, dtype=p_nc.dtype, device=p_nc.device)
-    return torch.linalg.solve(curvature_kk + ridge_kk, gradient_k)
+    step_k: Tensor = torch.linalg.solve(curvature_kk + ridge_kk, gradient_k)
+    return step_k
 
 
 def learn_residual(
@@ -107,5 +108,5 @@ def learn_residual(
             added_cd.grad = torch.addmm(ridge * added_cd, p_nc.mT, z_nd)
         return value
 
-    descent.step(loss)
+    descent.step(loss)  # type: ignore[no-untyped-call]
     return added_cd.detach()
