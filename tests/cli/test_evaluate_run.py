@@ -60,7 +60,7 @@ def test_the_table(protail, run):
     cells = [line.split("|") for line in ended.out.splitlines() if line.startswith("|")]
     rows = {row[1].strip(): row[2].strip() for row in cells}
     for stage in ("representation", "classifier"):
-        for mode, label in (("plain", stage), ("mirrored", f"{stage} (mirrored)")):
+        for mode, label in (("plain", stage), ("mirrored", f"{stage} (flip)")):
             assert rows[label] == f"{100 * recorded[stage][mode]['all']:.1f}"
 
 

@@ -40,7 +40,7 @@ def test_train_on_a_stored_stream(protail, folder):
     ):
         assert words in ended.err
     rows = [line.split("|")[1].strip() for line in ended.out.splitlines() if line[3:4].isalpha()]
-    assert rows == ["in %", "classifier", "classifier (mirrored)"]
+    assert rows == ["in %", "classifier", "classifier (flip)"]
     run = folder / "runs/pc-la-whole-seed0"
     assert {file.name for file in run.iterdir()} >= {
         *("run.json", "metrics.jsonl", "weights.safetensors", "evaluation.json", "lock")
@@ -91,7 +91,7 @@ def test_evaluate(protail, folder, file):
     assert protail(*arguments, "--no-flip").code == 0
     flipped = protail(*arguments, "--flip")
     if file == "whole.npz":
-        assert "classifier (mirrored)" in flipped.out
+        assert "classifier (flip)" in flipped.out
     else:
         refused(flipped, "--flip was given", "x_test_mirror")
     refused(protail("evaluate", "run"), "file of features it was trained on", "--dataset")

@@ -173,7 +173,7 @@ def test_without_matplotlib_there_is_no_picture_and_a_note(protail, draw, tmp_pa
         (["--over", "classifier.tau", "--budget", "soon"], "9m"),
         (["--over", "classifier.tau", "--budget", "0s"], "9m"),
         (["--over", "classifier.tau", "--score", "fewer"], "Did you mean 'few'"),
-        (["--over", "classifier.tau", "--held-out", "1"], "share=1.0"),
+        (["--over", "classifier.tau", "--held-out", "1"], "fraction=1.0"),
         (["--over", "classifier.tau", "--pruner", "mean"], "pruner='mean'"),
         (["--over", "classifier.tau", "--trials", "0"], "trials=0"),
         (["--over", "classifier.tau", "--device", "abacus"], "device='abacus'"),

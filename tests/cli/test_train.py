@@ -79,7 +79,7 @@ def test_it_says_what_it_does_and_learns(source):
         "Run: whole",
     ):
         assert words in err
-    stages = ["representation", "representation (mirrored)", "classifier", "classifier (mirrored)"]
+    stages = ["representation", "representation (flip)", "classifier", "classifier (flip)"]
     rows = ["in %", *stages]
     table = [line for line in out.splitlines() if line.startswith("|")]
     assert [line.split("|")[1].strip() for line in table if line[3:4].isalpha()] == rows

@@ -96,6 +96,7 @@ def test_recipes_that_share_a_stage_1_share_its_training(kept):
 
 
 def test_heads_without_class_vectors_say_so():
-    for name in set(HEADS.names()) - WITH_ONE_MATRIX:
+    own = {name for name in HEADS.names() if HEADS.factory(name).__module__.startswith("protail.")}
+    for name in own - WITH_ONE_MATRIX:  # other tests register heads, too
         with pytest.raises(TypeError, match="a vector for each class"):
             class_vectors(HEADS.make(name, 4, 6))

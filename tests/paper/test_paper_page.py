@@ -16,7 +16,7 @@ IN_README = (
     "horizontal-flip averaging) where "
     "`pc-la` has {{ table4; PC + LA; all; at 100; mirrored; .1f }}, for two",
     "post-hoc logit adjustment of the same network has {{ table4; Mixture distillation, post-hoc "
-    "LogitAdjust; all; at 100; mirrored; .1f }}, which cannot be told apart.",
+    "LogitAdjust; all; at 100; mirrored; .1f }}, not a significant difference.",
 )
 
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
-from protail.data.augment import LOADER_AUGMENTS, NAMES
+from protail.data.augment import AUGMENTS, LOADER_AUGMENTS
 from protail.models.backbones import backbone_names
 from protail.models.backbones.registry import TIMM_NAMES
 from protail.options import OneOf, Option, read_options
@@ -74,9 +74,9 @@ def _part(part: str) -> str:
 
 
 def _augments() -> str:
-    names = dict.fromkeys((*NAMES, *LOADER_AUGMENTS))
+    names = dict.fromkeys((*AUGMENTS, *LOADER_AUGMENTS))
     mark = {True: "yes", False: ""}
-    rows = [(f"`{name}`", mark[name in NAMES], mark[name in LOADER_AUGMENTS]) for name in names]
+    rows = [(f"`{name}`", mark[name in AUGMENTS], mark[name in LOADER_AUGMENTS]) for name in names]
     table = _table(("name", "small images in memory", "images in files"), rows)
     return (
         "## Names for `augment`\n\nA list of names, in the order in which they happen; "

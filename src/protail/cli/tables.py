@@ -162,7 +162,7 @@ def chosen(record: Record, flipped: bool | None) -> dict[str, dict[str, Any]]:
     Examples
     --------
     >>> from protail.cli.tables import chosen
-    >>> chosen({"classifier": {"plain": {"all": 0.5}, "flipped": {"all": 0.6}}}, True)
+    >>> chosen({"classifier": {"plain": {"all": 0.5}, "mirrored": {"all": 0.6}}}, True)
     {'classifier': {'mirrored': {'all': 0.6}}}
     """
     views = list(_VIEWS) if flipped is None else ["mirrored" if flipped else "plain"]

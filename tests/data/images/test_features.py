@@ -83,8 +83,8 @@ def test_parts_that_do_not_go_together():
         ((("ant",), train, train), "train: labels run from 0 to 1"),
         ((("ant", "bee"), train, wide), "test has 4 features and train 3"),
         ((("ant", "bee"), train, train, None, wide), "stream has 4 features and train 3"),
-        ((("ant", "bee"), train, train, np.eye(3)[:2]), "mirrored: rows have shape (2, 3)"),
-        ((("ant", "bee"), train, train, np.ones((3, 4))), "mirrored: rows have 4 features"),
+        ((("ant", "bee"), train, train, np.eye(3)[:2]), "flipped: rows have shape (2, 3)"),
+        ((("ant", "bee"), train, train, np.ones((3, 4))), "flipped: rows have 4 features"),
     ):
         with pytest.raises(DataSetError, match="expected") as caught:
             FeatureData("insects", *arguments)
@@ -217,7 +217,7 @@ def test_what_cannot_be_written(tmp_path):
         ({"x_train": np.full((221, 8), np.nan)}, "train: 221 rows have numbers that are not"),
         ({"x_train": np.full((221, 8), None)}, "Python objects are never unpickled"),
         ({"y_train": np.full(221, None)}, "Python objects are never unpickled"),
-        ({"x_test_mirror": np.ones((7, 8))}, "mirrored: rows have shape (7, 8)"),
+        ({"x_test_mirror": np.ones((7, 8))}, "flipped: rows have shape (7, 8)"),
         ({"x_stream": np.ones((5, 8))}, "it has no array y_stream (found: "),
     ],
 )
