@@ -27,7 +27,7 @@ def pair_distance(x, c, t, distance):
 
 def mapped(matrix, x, c):
     """A (x - c)."""
-    return [sum(a * (x[j] - c[j]) for j, a in enumerate(row)) for row in matrix]
+    return list(matrix @ (np.asarray(x, np.float64) - np.asarray(c, np.float64)))
 
 
 def pair_gradients(x, c, t, distance):
