@@ -32,13 +32,10 @@ from protail.baselines import (
     nearest_class_mean,
     shrinkage_lda,
 )
-from protail.estimator._gaussian import ClosedForm, Statistics
-from protail.estimator._learning import calibrate, learn_residual
+from protail.estimator._frozen import fit_frozen
 
 Array = NDArray[Any]
 SEEDS = (0, 1, 2)
-RIDGES = (0.3, 1.0, 3.0, 10.0, 30.0)
-RESIDUAL_RIDGE = 30.0
 
 
 @dataclass(frozen=True)
@@ -153,41 +150,11 @@ def regression(preparation: str, C: float) -> Callable[[Problem], Array]:
     return predict
 
 
-def closed_form(problem: Problem, *, learned: bool) -> Array:
-    """Predict by prototypes in closed form, calibrated without each row, perhaps learned on."""
-    mean, code_n = problem.x.mean(0), torch.from_numpy(problem.y)
-    n_classes, best = len(problem.counts), None
-    again_n = torch.from_numpy(problem.counts)[code_n] > 1
-    for name in PREPARATIONS:
-        parts = [PREPARATIONS[name](part, mean) for part in (problem.x, problem.x_test)]
-        x, x_test = in_span(*(torch.from_numpy(part).double() for part in parts))
-        statistics = Statistics.of(x, code_n, n_classes)
-        for ridge in RIDGES:
-            form = ClosedForm.of(statistics, ridge)
-            without = form.logits_without(x[again_n], code_n[again_n])
-            found = calibrate(without, code_n[again_n], form.weight_c)
-            if best is None or found.surprise < best[0].surprise:
-                best = found, form, without, x, x_test
-    calibration, form, without, x, x_test = best
-    logits = calibration(form.logits(x_test), form.weight_c)
-    if learned:
-        # A class of one row is not known without it: its own logit says nothing.
-        base = form.logits(x).index_put((torch.arange(len(x)), code_n), torch.zeros(()).double())
-        base[again_n] = without
-        base = (calibration(base, form.weight_c) + form.weight_c.log()).float()
-        added = learn_residual(form.mapped(x).float(), code_n, base, RESIDUAL_RIDGE)
-        logits = logits + form.mapped(x_test).float() @ added.mT
-    return logits.argmax(1).numpy()
-
-
-def in_span(x: torch.Tensor, x_test: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rotate into the span of the training rows, where these are fewer than channels."""
-    mean = x.mean(0)
-    x, x_test = x - mean, x_test - mean
-    if len(x) >= x.shape[1]:
-        return x, x_test
-    axes, rows = torch.linalg.qr(x.mT)
-    return rows.mT.contiguous(), x_test @ axes
+def closed_form(problem: Problem, *, learn: bool) -> Array:
+    """Predict by prototypes in closed form, perhaps learned on."""
+    rows, codes = torch.from_numpy(problem.x), torch.from_numpy(problem.y)
+    model = fit_frozen(rows, codes, len(problem.counts), learn=learn)
+    return model.logits(torch.from_numpy(problem.x_test)).argmax(1).numpy()
 
 
 def fitted(make: Callable[[], Any]) -> Callable[[Problem], Array]:
@@ -205,8 +172,8 @@ HEADS: dict[str, Callable[[Problem], Array]] = {
         for name in PREPARATIONS
         for C in (10.0, 100.0, 1000.0)
     },
-    "closed form": lambda problem: closed_form(problem, learned=False),
-    "closed form, learned on": lambda problem: closed_form(problem, learned=True),
+    "closed form": lambda problem: closed_form(problem, learn=False),
+    "closed form, learned on": lambda problem: closed_form(problem, learn=True),
 }
 
 

@@ -73,14 +73,15 @@ class ClosedForm:
     def of(cls, statistics: Statistics, ridge: float) -> ClosedForm:
         """Place prototypes; ``ridge`` is in units of the mean variance of a channel."""
         within_dd = statistics.within()
+        filled_c = statistics.weight_c > 0
         mean_variance = within_dd.diagonal().mean()
-        # Rows that repeat in every class have no covariance: any metric will do then.
-        least = torch.finfo(within_dd.dtype).tiny
+        if mean_variance <= 0:  # no class has two rows that differ: how far classes are must do
+            mean_variance = statistics.mean_cd[filled_c].var(0).mean()
+        least = torch.finfo(within_dd.dtype).eps
         own_dd = torch.eye(len(within_dd), dtype=within_dd.dtype, device=within_dd.device)
         map_dd = torch.linalg.cholesky(
             within_dd + (ridge * mean_variance).clamp_min(least) * own_dd
         )
-        filled_c = statistics.weight_c > 0
         centre_d = statistics.mean_cd[filled_c].mean(0)
         mean_cd = _mapped(map_dd, statistics.mean_cd - centre_d) * filled_c.unsqueeze(1)
         noise = _trace_of_noise(map_dd, within_dd)

@@ -9,11 +9,13 @@ prototypes without it were wrong about it, so rows that are known by heart say n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_NEWTON_STEPS = 20
+_NEWTON_STEPS = 50
+_LEAST_SHARPNESS = 1e-3
 _LBFGS_STEPS = 25
 
 
@@ -31,48 +33,67 @@ class Calibration:
 
 
 def calibrate(logits_nc: Tensor, code_n: Tensor, weight_c: Tensor) -> Calibration:
-    """Find the sharpness and tau that make held-out rows most likely, each class weighing alike."""
+    """Find the sharpness and tau that make held-out rows most likely, each class weighing alike.
+
+    A sharpness of 1 and a tau of 0, what the model itself says, weigh as much as one row: where
+    rows are few, or all of them right, it stays near these.
+    """
     filled_c = weight_c > 0
-    logits_nc = logits_nc[:, filled_c]
-    code_n = (filled_c.cumsum(0) - 1)[code_n]
-    weight_n = (
-        torch.bincount(code_n, minlength=logits_nc.shape[1])[code_n].to(logits_nc).reciprocal()
-    )
-    weight_n = weight_n / weight_n.sum()
-    # Two features a class, in units that make a first guess of (2, 1) fair.
-    unit = logits_nc.std(1).mean().clamp_min(torch.finfo(logits_nc.dtype).tiny)
-    size_nc = -weight_c[filled_c].log().expand_as(logits_nc)
-    feature_nck = torch.stack([logits_nc / unit, size_nc], 2)
-    own_nk = feature_nck[torch.arange(len(code_n), device=code_n.device), code_n]
-    guess_k = logits_nc.new_tensor([2.0, 1.0])
-    now = _surprise(feature_nck, own_nk, weight_n, guess_k)
+    problem = _TwoNumbers.of(logits_nc[:, filled_c], (filled_c.cumsum(0) - 1)[code_n], weight_c)
+    guess_k = logits_nc.new_tensor([1.0, 0.0])
+    now = problem.objective(guess_k)
     for _ in range(_NEWTON_STEPS):
-        step_k = _newton_step(feature_nck, own_nk, weight_n, guess_k)
-        part = 1.0
-        while part > 1e-3 and not (
-            (then := _surprise(feature_nck, own_nk, weight_n, guess_k - part * step_k)) < now
-        ):
+        step_k, part = problem.newton_step(guess_k), 1.0
+        while (then := problem.objective(guess_k - part * step_k)) >= now and part > 1e-3:
             part /= 2
-        if part <= 1e-3 or now - then < 1e-7:
+        if then >= now - 1e-9:
             break
         guess_k, now = guess_k - part * step_k, then
-    return Calibration(max(float(guess_k[0] / unit), 1e-6), float(guess_k[1]), now)
+    sharpness, tau = guess_k.tolist()
+    if sharpness <= 0:  # rows say nothing, or the opposite
+        sharpness, tau = _LEAST_SHARPNESS, 0.0
+    return Calibration(sharpness, tau, problem.surprise(logits_nc.new_tensor([sharpness, tau])))
 
 
-def _surprise(feature_nck: Tensor, own_nk: Tensor, weight_n: Tensor, guess_k: Tensor) -> float:
-    total_n = torch.logsumexp(feature_nck @ guess_k, 1)
-    return float(weight_n @ (total_n - own_nk @ guess_k))
+class _TwoNumbers(NamedTuple):
+    """A convex function of sharpness and tau: ``feature @ (sharpness, tau)`` are the logits."""
 
+    feature_nck: Tensor
+    own_nk: Tensor
+    weight_n: Tensor
 
-def _newton_step(feature_nck: Tensor, own_nk: Tensor, weight_n: Tensor, guess_k: Tensor) -> Tensor:
-    p_nc = torch.softmax(feature_nck @ guess_k, 1)
-    mean_nk = torch.einsum("nc,nck->nk", p_nc, feature_nck)
-    gradient_k = weight_n @ (mean_nk - own_nk)
-    square_kk = torch.einsum("n,nc,nck,ncl->kl", weight_n, p_nc, feature_nck, feature_nck)
-    curvature_kk = square_kk - torch.einsum("n,nk,nl->kl", weight_n, mean_nk, mean_nk)
-    ridge_kk = 1e-6 * torch.eye(2, dtype=p_nc.dtype, device=p_nc.device)
-    step_k: Tensor = torch.linalg.solve(curvature_kk + ridge_kk, gradient_k)
-    return step_k
+    @classmethod
+    def of(cls, logits_nc: Tensor, code_n: Tensor, weight_c: Tensor) -> _TwoNumbers:
+        count_c = torch.bincount(code_n, minlength=logits_nc.shape[1])
+        weight_n = count_c[code_n].to(logits_nc).reciprocal()
+        size_nc = -weight_c[weight_c > 0].log().expand_as(logits_nc)
+        feature_nck = torch.stack([logits_nc, size_nc], 2)
+        own_nk = feature_nck[torch.arange(len(code_n), device=code_n.device), code_n]
+        return cls(feature_nck, own_nk, weight_n / weight_n.sum())
+
+    def surprise(self, guess_k: Tensor) -> float:
+        """Give the mean negative log-likelihood."""
+        total_n = torch.logsumexp(self.feature_nck @ guess_k, 1)
+        return float(self.weight_n @ (total_n - self.own_nk @ guess_k))
+
+    def objective(self, guess_k: Tensor) -> float:
+        """Add what keeps the two near 1 and 0."""
+        away_k = guess_k - guess_k.new_tensor([1.0, 0.0])
+        return self.surprise(guess_k) + float(away_k.square().sum()) / 2 / len(self.weight_n)
+
+    def newton_step(self, guess_k: Tensor) -> Tensor:
+        """Give the step of Newton's method."""
+        p_nc = torch.softmax(self.feature_nck @ guess_k, 1)
+        mean_nk = torch.einsum("nc,nck->nk", p_nc, self.feature_nck)
+        gradient_k = self.weight_n @ (mean_nk - self.own_nk)
+        weighted_nc = self.weight_n.unsqueeze(1) * p_nc
+        square_kk = torch.einsum("nc,nck,ncl->kl", weighted_nc, self.feature_nck, self.feature_nck)
+        curvature_kk = square_kk - (self.weight_n * mean_nk.mT) @ mean_nk
+        n = len(self.weight_n)
+        gradient_k = gradient_k + (guess_k - guess_k.new_tensor([1.0, 0.0])) / n
+        own_kk = torch.eye(2, dtype=p_nc.dtype, device=p_nc.device) / n
+        step_k: Tensor = torch.linalg.solve(curvature_kk + own_kk, gradient_k)
+        return step_k
 
 
 def learn_residual(
