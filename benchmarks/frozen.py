@@ -32,7 +32,7 @@ from protail.baselines import (
     nearest_class_mean,
     shrinkage_lda,
 )
-from protail.estimator._frozen import fit_frozen
+from protail.estimator._frozen import PREPARATIONS, Preparation, fit_frozen
 
 Array = NDArray[Any]
 SEEDS = (0, 1, 2)
@@ -127,24 +127,13 @@ def problems(tail: Tail, features: Path) -> Iterator[Problem]:
         )
 
 
-PREPARATIONS: dict[str, Callable[[Array, Array], Array]] = {
-    "l2": lambda x, mean: unit(x),
-    "centred l2": lambda x, mean: unit(x - mean),
-    "root l2": lambda x, mean: unit(np.sign(x) * np.sqrt(np.abs(x))),
-}
-
-
-def unit(x: Array) -> Array:
-    """Scale rows to length 1."""
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-
-
 def regression(preparation: str, C: float) -> Callable[[Problem], Array]:
     """Predict by logistic regression with post-hoc logit adjustment."""
 
     def predict(problem: Problem) -> Array:
-        mean = problem.x.mean(0)
-        x, x_test = (PREPARATIONS[preparation](part, mean) for part in (problem.x, problem.x_test))
+        rows = [torch.from_numpy(part) for part in (problem.x, problem.x_test)]
+        prepared = Preparation(preparation, rows[0].mean(0))
+        x, x_test = (prepared(part).numpy() for part in rows)
         return LogitAdjustedRegression(C=C).fit(x, problem.y).predict(x_test)
 
     return predict
@@ -169,7 +158,7 @@ HEADS: dict[str, Callable[[Problem], Array]] = {
     "shrinkage LDA": fitted(shrinkage_lda),
     **{
         f"LR + LA, {name}, C={C:g}": regression(name, C)
-        for name in PREPARATIONS
+        for name in PREPARATIONS[1:]
         for C in (10.0, 100.0, 1000.0)
     },
     "closed form": lambda problem: closed_form(problem, learn=False),

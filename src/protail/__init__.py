@@ -25,6 +25,7 @@ _HOMES = {
     "PrototypeHead": "protail.models.heads",
 }
 _PACKAGES = {
+    "baselines",
     "data",
     "estimator",
     "evaluation",
@@ -33,6 +34,7 @@ _PACKAGES = {
     "methods",
     "models",
     "ops",
+    "options",
     "profile",
     "recipes",
     "report",

@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer
+from sklearn.utils.extmath import softmax
 
 __all__ = [
     "LogitAdjustedRegression",
@@ -112,8 +113,7 @@ class LogitAdjustedRegression(LogisticRegression):  # type: ignore[misc]
         """
         scores = self.decision_function(X)
         logits = scores if scores.ndim == 2 else np.column_stack([np.zeros_like(scores), scores])
-        shifted = np.exp(logits - logits.max(1, keepdims=True))
-        probabilities: NDArray[np.float64] = shifted / shifted.sum(1, keepdims=True)
+        probabilities: NDArray[np.float64] = softmax(logits)
         return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -59,7 +59,6 @@ class Choice:
     ridge: float
     form: ClosedForm
     calibration: Calibration
-    accuracy: float  # without each row, classes alike
 
     @property
     def surprise(self) -> float:
@@ -158,14 +157,11 @@ def _tried(
     form = ClosedForm.of(statistics, ridge)
     if not len(evidence_n):  # no class has a row to spare: nothing can be known
         known = Calibration(1.0, 0.0, float("inf"))
-        return Choice(space.preparation, ridge, form, known, float("nan"))
+        return Choice(space.preparation, ridge, form, known)
     code_e = code_n[evidence_n]
     logits_ec = form.logits_without(space.rows_nr[evidence_n], code_e)
     calibration = calibrate(logits_ec, code_e, form.weight_c)
-    right_e = calibration(logits_ec, form.weight_c).argmax(1) == code_e
-    weight_e = torch.bincount(code_e)[code_e].double().reciprocal()
-    accuracy = float((weight_e * right_e).sum() / weight_e.sum())
-    return Choice(space.preparation, ridge, form, calibration, accuracy)
+    return Choice(space.preparation, ridge, form, calibration)
 
 
 def _evidence_rows(code_n: Tensor, n_classes: int, generator: torch.Generator | None) -> Tensor:
