@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from protail.baselines import (
     nearest_class_mean,
     shrinkage_lda,
 )
-from protail.estimator._frozen import PREPARATIONS, Preparation, fit_frozen
+from protail.estimator._features import PREPARATIONS, Preparation
 
 Array = NDArray[Any]
 SEEDS = (0, 1, 2)
@@ -132,18 +133,11 @@ def regression(preparation: str, C: float) -> Callable[[Problem], Array]:
 
     def predict(problem: Problem) -> Array:
         rows = [torch.from_numpy(part) for part in (problem.x, problem.x_test)]
-        prepared = Preparation(preparation, rows[0].mean(0))
+        prepared = Preparation.of(preparation, rows[0], torch.ones(len(rows[0])))
         x, x_test = (prepared(part).numpy() for part in rows)
         return LogitAdjustedRegression(C=C).fit(x, problem.y).predict(x_test)
 
     return predict
-
-
-def closed_form(problem: Problem, *, learn: bool) -> Array:
-    """Predict by prototypes in closed form, perhaps learned on."""
-    rows, codes = torch.from_numpy(problem.x), torch.from_numpy(problem.y)
-    model = fit_frozen(rows, codes, len(problem.counts), learn=learn)
-    return model.logits(torch.from_numpy(problem.x_test)).argmax(1).numpy()
 
 
 def fitted(make: Callable[[], Any]) -> Callable[[Problem], Array]:
@@ -152,17 +146,17 @@ def fitted(make: Callable[[], Any]) -> Callable[[Problem], Array]:
 
 
 HEADS: dict[str, Callable[[Problem], Array]] = {
-    "PrototypeClassifier": fitted(lambda: PrototypeClassifier(random_state=0)),
+    "PrototypeClassifier": fitted(PrototypeClassifier),
+    "closed form alone": fitted(partial(PrototypeClassifier, method="closed-form")),
+    "the paper's": fitted(partial(PrototypeClassifier, method="paper", random_state=0)),
     "nearest class mean": fitted(nearest_class_mean),
     "LR, balanced": fitted(balanced_logistic_regression),
     "shrinkage LDA": fitted(shrinkage_lda),
     **{
         f"LR + LA, {name}, C={C:g}": regression(name, C)
-        for name in PREPARATIONS[1:]
+        for name in PREPARATIONS[:-1]
         for C in (10.0, 100.0, 1000.0)
     },
-    "closed form": lambda problem: closed_form(problem, learn=False),
-    "closed form, learned on": lambda problem: closed_form(problem, learn=True),
 }
 
 

@@ -67,12 +67,16 @@ def beside_a_fit(data, classes):
     return found
 
 
-def check(*found):
+def check(n_classes, *found):
     for n_rows in ROWS:
         pairs = [pair for each in found for pair in each[n_rows]]
         (others, new), (others_fitted, new_fitted) = np.mean(pairs, axis=0)
-        assert others >= others_fitted - 2, n_rows
+        assert others >= others_fitted - 6, n_rows
         assert new >= 0.8 * new_fitted, n_rows
+        # What the others lose the new class gains, but for what few classes cannot choose well.
+        n_others = n_classes - 1
+        gain = n_others * (others - others_fitted) + new - new_fitted
+        assert gain >= -5 * n_classes, n_rows
 
 
 STEPS = [3, pytest.param(1, marks=pytest.mark.slow)]
@@ -81,14 +85,14 @@ STEPS = [3, pytest.param(1, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("imbalance", [pytest.param(10, marks=pytest.mark.slow), 50])
 def test_digits(imbalance, step):
-    check(beside_a_fit(long_tailed(load_digits, imbalance, 0), range(0, 10, step)))
+    check(10, beside_a_fit(long_tailed(load_digits, imbalance, 0), range(0, 10, step)))
 
 
 @pytest.mark.parametrize("n_splits", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_wine(n_splits):
     """As there are few test rows, several splits together."""
     splits = [long_tailed(load_wine, 10, s, standardise=True) for s in range(n_splits)]
-    check(*(beside_a_fit(data, range(3)) for data in splits))
+    check(3, *(beside_a_fit(data, range(3)) for data in splits))
 
 
 @pytest.mark.slow
@@ -106,7 +110,7 @@ def test_wine_in_its_own_units():
 
 @pytest.mark.parametrize("step", [25, pytest.param(1, marks=pytest.mark.slow)])
 def test_memorised_features(step):
-    check(beside_a_fit(cifar(), range(0, 100, step)))
+    check(100, beside_a_fit(cifar(), range(0, 100, step)))
 
 
 def test_no_place_for_a_class_is_said():

@@ -1,5 +1,8 @@
 """What the estimator reads off training rows, against loops written out by hand."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +11,34 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.spatial.distance import cdist
 
-from protail.estimator._choosing import choose_space, gather_evidence
+from protail import PrototypeClassifier
 from protail.estimator._features import Features, Placement, class_means
-from protail.estimator._fitting import calibrated_scale, held_out_folds, likelihood, plans
+from protail.estimator._learning import calibrate
+from protail.estimator._paper import (
+    Settings,
+    choose_space,
+    gather_evidence,
+    held_out,
+    make_plan,
+)
 
 CPU = torch.device("cpu")
+CHOOSE_ALL = Settings(
+    method="paper",
+    memorised="auto",
+    distance="euclidean",
+    temperature=None,
+    logit_adjustment="auto",
+    normalize="auto",
+    epochs="auto",
+    max_steps=None,
+    lr="auto",
+    temperature_lr=0.005,
+    momentum=0.9,
+    batch_size="auto",
+    sampling="class-balanced",
+    verbose=False,
+)
 METRICS = {"euclidean": "euclidean", "sqeuclidean": "sqeuclidean", "cosine": "cosine"}
 
 
@@ -58,132 +84,112 @@ def test_sharpness_reaches_the_probability(fraction, seed):
     X, y = rows_and_labels([30, 10, 5], seed)
     evidence = evidence_of(X, y, "euclidean", 3)
     sharpness = evidence.sharpness_at(fraction * evidence.accuracy)
-    assert evidence.own_probability(sharpness) == pytest.approx(
-        fraction * evidence.accuracy, abs=0.01
-    )
+    probability = torch.softmax(-0.5 * sharpness * evidence.distances, 1)
+    own = evidence.weights @ probability[torch.arange(len(probability)), evidence.labels]
+    assert float(own) == pytest.approx(fraction * evidence.accuracy, abs=0.01)
 
 
 def test_identical_rows_do_not_break_the_choice():
     y = np.arange(20) % 2
     features = Features(np.ones((20, 3)), Placement(), CPU)
-    space = choose_space(
-        features,
-        y,
-        np.bincount(y),
-        distance="euclidean",
-        normalize="auto",
-        tau="auto",
-        rng=np.random.default_rng(0),
-    )
+    space = choose_space(features, y, np.bincount(y), CHOOSE_ALL, np.random.default_rng(0))
     assert torch.isfinite(space.means).all()
     assert space.tau == 0  # balanced classes have nothing to adjust
 
 
 @settings(max_examples=30)
 @given(
-    counts=st.lists(st.integers(1, 30), min_size=2, max_size=12),
+    counts=st.lists(st.integers(2, 30), min_size=2, max_size=12),
     seed=st.integers(0, 1000),
-    one_part=st.booleans(),
 )
-def test_folds_hold_out_each_row_once_and_empty_no_class(counts, seed, one_part):
+def test_a_fifth_is_held_out_and_no_class_emptied(counts, seed):
     y = np.repeat(np.arange(len(counts)), counts)
-    folds = list(held_out_folds(y, np.random.default_rng(seed), one_part=one_part))
-    for kept, out in folds:
-        assert np.array_equal(np.sort(np.concatenate([kept, out])), np.arange(len(y)))
-        assert set(y[kept]) == set(y)
-    held_out = np.concatenate([out for _, out in folds]) if folds else np.array([], int)
-    assert len(np.unique(held_out)) == len(held_out)
-    if not one_part:
-        assert set(held_out) == set(np.flatnonzero(np.bincount(y)[y] > 1))
+    some = np.flatnonzero(np.random.default_rng(seed).random(len(y)) < 0.8)
+    out = held_out(some, y, len(counts), np.random.default_rng(seed))
+    assert set(out) <= set(some)
+    assert len(np.unique(out)) == len(out)
+    assert set(np.delete(y, out)) == set(y)
+    expected = np.bincount(y[some], minlength=len(counts)) / 5
+    n_out = np.bincount(y[out], minlength=len(counts))
+    assert ((np.floor(expected) <= n_out) & (n_out <= np.ceil(expected))).all()
 
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 1000), factor=st.floats(0.2, 5))
-def test_calibration_finds_the_minimum(seed, factor):
+def test_classes_that_count_alike_leave_tau_at_0(seed, factor):
     rng = np.random.default_rng(seed)
     y = np.repeat(np.arange(4), [40, 20, 10, 5])
-    logits = rng.normal(size=(75, 4)) + 1.5 * np.eye(4)[y]
-    logits = torch.from_numpy(logits * factor)
-    truth = torch.from_numpy(y)
-    weights = 1 / np.bincount(y)[y] / 4
+    logits = torch.from_numpy(factor * (rng.normal(size=(75, 4)) + 1.5 * np.eye(4)[y]))
+    absent = torch.full((75, 1), torch.nan, dtype=torch.float64)
+    weight = torch.tensor([1, 1, 1, 1, 0], dtype=torch.float64)
+    found = calibrate(torch.cat([logits, absent], 1), torch.from_numpy(y), weight)
+    assert found.tau == 0
 
-    def surprise(log_scale):
-        log_p = torch.log_softmax(logits * np.exp(log_scale), 1).numpy()
-        return -(weights * log_p[np.arange(75), y]).sum()
+    def objective(sharpness):
+        log_p = torch.log_softmax(logits * sharpness, 1).numpy()[np.arange(75), y]
+        return -(log_p / np.bincount(y)[y] / 4).sum() + np.log(sharpness) ** 2 / 2 / 75
 
-    best = minimize_scalar(surprise, bounds=(-3.4, 3.4), method="bounded")
-    assert surprise(np.log(calibrated_scale(logits, truth))) <= best.fun + 1e-6
+    best = minimize_scalar(objective, bounds=(1e-3, 100), method="bounded")
+    assert objective(found.sharpness) <= best.fun + 1e-6
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 def test_calibration_knows_no_units(unit):
-    rng = np.random.default_rng(0)
-    y = torch.from_numpy(np.arange(90) % 3)
-    logits = torch.from_numpy(rng.normal(size=(90, 3)) + 1.5 * np.eye(3)[y.numpy()])
-    plain = calibrated_scale(logits, y)
-    assert calibrated_scale(logits * unit, y) * unit == pytest.approx(plain, rel=0.01)
+    X, y = rows_and_labels([60, 40, 30])
+    X[:] += 3 * np.random.default_rng(1).normal(size=X.shape)  # rows that are hard
+    options = {"normalize": None, "epochs": 0, "logit_adjustment": 0, "random_state": 0}
+    plain = PrototypeClassifier(**options).fit(X, y)
+    other = PrototypeClassifier(**options).fit(X * unit, y)
+    assert other.scale_ * unit == pytest.approx(plain.scale_, rel=1e-3)
 
 
 def test_one_class_cannot_be_calibrated():
-    assert calibrated_scale(torch.randn(9, 3), torch.zeros(9, dtype=torch.long)) == 1
+    X, y = rows_and_labels([30, 1])
+    assert PrototypeClassifier(epochs=0).fit(X, y).scale_ == 1
 
 
-def test_likelihood_by_hand():
-    logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
-    p = [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(-3))]
-    weights = np.array([1 / np.sqrt(2), 1 / np.sqrt(2), 1.0])
-    expected = (weights * np.log(np.array(p) + 0.01)).sum() / weights.sum()
-    assert likelihood(logits, torch.tensor([0, 0, 1])) == pytest.approx(expected)
+@pytest.mark.parametrize("seed", range(8))
+def test_hardly_a_row_to_hold_out(seed):
+    X, y = rows_and_labels([2, 3], seed)
+    fitted = PrototypeClassifier(max_steps=5, random_state=seed).fit(X - 2 * y[:, None], y)
+    assert 0 < fitted.scale_ < np.inf
 
 
-def space_with(accuracy):
-    class Stub:
-        memorised = accuracy is not None and accuracy > 0.98
-        own_distance = 4.0
-        logit_scale = 10.0
-
-    Stub.accuracy = accuracy
-    return Stub
-
-
-OPTIONS = {
-    "distance": "euclidean",
-    "epochs": "auto",
-    "max_steps": None,
-    "batch_size": "auto",
-    "lr": "auto",
-    "temperature_lr": 0.005,
-    "momentum": 0.9,
-}
+def plan_for(n_classes, epoch_length=1000, *, long=False, **fixed):
+    space = SimpleNamespace(own_distance=4.0, logit_scale=10.0)
+    return make_plan(space, n_classes, epoch_length, replace(CHOOSE_ALL, **fixed), long=long)
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "n_plans"), [(None, 1), (0.999, 1), (0.97, 2), (0.8, 3), (0.2, 3)]
+    ("spread", "each", "distance", "long"),
+    [
+        (0.1, 40, "euclidean", False),
+        (5.0, 40, "euclidean", True),
+        (5.0, 15, "euclidean", False),
+        (5.0, 40, "cosine", True),
+        (5.0, 40, "sqeuclidean", False),
+    ],
 )
-def test_memorised_rows_leave_one_plan(accuracy, n_plans):
-    assert len(plans(space_with(accuracy), 10, 10**6, 1000, **OPTIONS)) == n_plans
+def test_only_many_rows_that_are_not_easy_train_long(spread, each, distance, long):
+    y = np.repeat(np.arange(4), each)
+    X = 3 * np.eye(4)[y] + spread * np.random.default_rng(0).normal(size=(len(y), 4))
+    fitted = PrototypeClassifier(distance=distance, logit_adjustment=0, random_state=0).fit(X, y)
+    assert (fitted.choices_["leave_one_out_accuracy"] < 0.96) == (spread > 1)
+    assert fitted.choices_["steps"] == plan_for(4, long=long).n_steps
 
 
-def test_few_rows_a_class_leave_one_plan():
-    assert len(plans(space_with(0.5), 10, 159, 1000, **OPTIONS)) == 1
-    assert len(plans(space_with(0.5), 10, 160, 1000, **OPTIONS)) == 3
+def test_no_steps_need_no_rate():
+    assert (plan_for(10, epochs=0).n_steps, plan_for(10, epochs=0).lr) == (0, 0)
 
 
-def test_no_steps_are_one_plan():
-    assert len(plans(space_with(0.5), 10, 10**6, 1000, **OPTIONS | {"epochs": 0})) == 1
-
-
-def test_what_is_fixed_is_fixed_in_every_plan():
-    fixed = OPTIONS | {"epochs": 3, "batch_size": 50, "lr": 2.0}
-    (plan,) = plans(space_with(0.8), 10, 10**6, 1010, **fixed)
+@pytest.mark.parametrize("long", [False, True])
+def test_what_is_fixed_is_fixed_in_every_plan(long):
+    plan = plan_for(10, 1010, long=long, epochs=3, batch_size=50, lr=2.0)
     assert (plan.n_steps, plan.batch_size, plan.lr) == (3 * 21, 50, 2.0)
-    assert all(
-        plan.n_steps <= 7
-        for plan in plans(space_with(0.8), 10, 10**6, 1000, **OPTIONS | {"max_steps": 7})
-    )
+    assert plan_for(10, long=long, max_steps=7).n_steps == 7
 
 
 def test_more_classes_get_more_steps_of_larger_batches():
-    few, many = (plans(space_with(0.999), c, 10**6, 10**6, **OPTIONS)[0] for c in (100, 2000))
+    few, many = (plan_for(c, 10**6) for c in (100, 2000))
     assert (few.batch_size, many.batch_size) == (64, 256)
     assert many.n_steps * many.batch_size == pytest.approx(32 * 2000, rel=0.01)

@@ -252,7 +252,7 @@ VALUES = {
     **{f"extra key in {key}": put(f"{key}/extra", 1) for key in NESTED},
     "extra key": put("extra", 1),
     "another format": put("format", "protail-head"),
-    "newer format": put("format_version", 2),
+    "newer format": put("format_version", 3),
     "format 0": put("format_version", 0),
     "format true": put("format_version", True),
     "format '1'": put("format_version", "1"),
@@ -353,9 +353,9 @@ def test_signing_again_is_no_damage(folder):
 
 def test_newer_format_says_what_to_do(folder):
     document = json.loads((folder / MODEL).read_bytes())
-    sign_again(folder, document | {"format_version": 2, "something": "new"})
+    sign_again(folder, document | {"format_version": 3, "something": "new"})
     text = assert_refused(folder, MODEL)
-    assert "made by a newer protail (format 2; this one reads up to 1). " in text
+    assert "made by a newer protail (format 3; this one reads up to 2). " in text
 
 
 # Arrays: both files are signed again.

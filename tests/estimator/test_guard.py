@@ -16,7 +16,7 @@ from sklearn.metrics import balanced_accuracy_score, recall_score
 from sklearn.neighbors import NearestCentroid
 
 from protail import PrototypeClassifier
-from protail.estimator._choosing import Evidence
+from protail.estimator._paper import Evidence
 
 
 def gaussian_classes(counts, n_channels, spread, n_test=40, seed=0):
@@ -153,8 +153,9 @@ def test_harmed_by_hand(counts, seed):
                     min(range(len(classes)), key=lambda c, row=row: distances[row, c]) == place
                 )
                 after += max(range(len(counts)), key=lambda c, row=row: logits[row, c]) == code
-        chance = (before + 1) / (n + 2)
-        noise = math.sqrt(n * chance * (1 - chance)) * math.sqrt(2 * math.log(2 * len(classes)))
+        chances = [(right + 1) / (n + 2) for right in (before, after)]
+        noise = math.sqrt(sum(n * chance * (1 - chance) for chance in chances))
+        noise *= math.sqrt(2 * math.log(2 * len(classes)))
         if before - after > noise:
             expected.append(code)
     assert evidence.harmed(torch.from_numpy(logits)).tolist() == expected

@@ -71,6 +71,10 @@ def assert_same(one, other):
         value = getattr(one, name)
         if isinstance(value, np.ndarray):
             assert_same_array(value, getattr(other, name))
+        elif name == "preparation_":
+            assert value.keys() == getattr(other, name).keys()
+            for key, array in value.items():
+                assert_same_array(array, getattr(other, name)[key])
         else:
             assert value == getattr(other, name), name
             assert type(getattr(other, name)) is not np.float64
@@ -83,8 +87,11 @@ def assert_same_answers(one, other, X):
         np.testing.assert_array_equal(mine, yours)
 
 
+@pytest.mark.filterwarnings("ignore:of .* fewer training rows")
+@pytest.mark.filterwarnings("ignore:learned prototypes leave no place")
 @settings(max_examples=120)
 @given(
+    method=st.sampled_from(["whitened", "closed-form", "paper", "paper"]),
     kind=st.sampled_from(sorted(LABELS)),
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
     distance=st.sampled_from(["euclidean", "sqeuclidean", "cosine"]),
@@ -93,19 +100,14 @@ def assert_same_answers(one, other, X):
     normalize=st.sampled_from(["auto", None, 3, np.float32(0.3)]),
     epochs=st.sampled_from([0, 1, "auto"]),
 )
-def test_same_bits(kind, dtype, distance, temperature, prior, normalize, epochs):
+def test_same_bits(method, kind, dtype, distance, temperature, prior, normalize, epochs):
     labels = LABELS[kind]
     if prior == "array":
         prior = np.arange(1, len(labels) + 1) / np.arange(1, len(labels) + 1).sum()
-    one = fitted(
-        labels,
-        dtype,
-        distance=distance,
-        temperature=temperature,
-        prior=prior,
-        normalize=normalize,
-        epochs=epochs,
-    )
+    options = {"max_steps": 8, "distance": distance, "temperature": temperature}
+    options |= {"normalize": normalize, "epochs": epochs}
+    options = options if method == "paper" else {"max_steps": None}
+    one = fitted(labels, dtype, method=method, prior=prior, **options)
     other = again(one)
     assert_same(one, other)
     for rows in (np.float32, np.float64):
@@ -117,6 +119,23 @@ def test_same_bits(kind, dtype, distance, temperature, prior, normalize, epochs)
         assert_same(one.add_classes(*new), other.add_classes(*new))
     assert_same(one, again(one))
     assert_same_answers(one, other, problem(labels, np.float64, seed=4)[0])
+
+
+def test_wide_rows():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 4200)), np.arange(30) % 3
+    one = PrototypeClassifier().fit(X + 3 * y[:, None], y)
+    assert one.preparation_["axes"].shape == (4200, 30)
+    assert_same(one, again(one))
+    assert_same_answers(one, again(one), X)
+
+
+def test_weights_of_rows():
+    X, y = problem(LABELS["text"])
+    one = PrototypeClassifier().fit(X, y, sample_weight=np.arange(len(y)) / 3)
+    assert one.class_counts_.dtype == np.float64
+    assert_same(one, again(one))
+    assert_same_answers(one, again(one), X)
 
 
 @pytest.mark.parametrize("temperature", [None, "channel", "class", "dense"])
@@ -149,6 +168,8 @@ def test_added_classes(temperature):
 
 def test_settings_come_back():
     given_settings = {
+        "method": "paper",
+        "memorised": np.False_,
         "distance": "cosine",
         "temperature": "class",
         "logit_adjustment": np.float32(0.25),
@@ -255,7 +276,7 @@ def test_files_are_plain_and_complete(tmp_path):
     text = (tmp_path / "model" / "model.json").read_text("utf-8")
     assert "Käfer" in text
     document = json.loads(text)
-    assert (document["format"], document["format_version"]) == ("protail-prototype-classifier", 1)
+    assert (document["format"], document["format_version"]) == ("protail-prototype-classifier", 2)
     assert document["evaluation"] == {"all": 0.5, "few": None}
     assert document["about"] == "by hand"
     # The weights are a file like any other of that format.

@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail import PrototypeClassifier
+from protail.estimator._features import Preparation
+from protail.estimator._gaussian import ClosedForm, Statistics
+from protail.estimator._learning import Calibration
+from protail.estimator._whitened import linear
 
 
 def rows_of(n_classes=5, each=30, seed=0):
@@ -32,7 +37,8 @@ def test_untrained_pieces_make_the_whole(cuts):
 def test_training_goes_on():
     X, y = rows_of(each=60)
     fresh, labels = rows_of(each=60, seed=1)
-    fitted = PrototypeClassifier(random_state=0).partial_fit(X[:150], y[:150], classes=range(5))
+    fitted = PrototypeClassifier(method="paper", random_state=0)
+    fitted.partial_fit(X[:150], y[:150], classes=range(5))
     steps, before = fitted.history_["step"][-1], fitted.prototypes_.copy()
     fitted.partial_fit(X[150:], y[150:])
     assert fitted.history_["step"][-1] == steps + round(steps * 0.5)
@@ -43,6 +49,48 @@ def test_training_goes_on():
         atol=1e-9,
     )
     assert fitted.score(fresh, labels) > 0.93
+
+
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(50, 149), min_size=1, max_size=4, unique=True))
+def test_pieces_make_the_whole_in_closed_form(cuts):
+    """Whatever was chosen from the first rows: with it, all rows give the same prototypes."""
+    X, y = rows_of()
+    pieces = PrototypeClassifier(method="closed-form")
+    for part in np.split(np.arange(len(y)), sorted(cuts)):
+        pieces.partial_fit(X[part], y[part], classes=np.unique(y))
+    prepared = Preparation.from_arrays(pieces.choices_["preparation"], pieces.preparation_)
+    statistics = Statistics.of(prepared(torch.from_numpy(X)), torch.from_numpy(y), 5)
+    form = ClosedForm.of(statistics, pieces.choices_["ridge"])
+    calibration = Calibration(pieces.scale_, pieces.choices_["logit_adjustment"], 0.0)
+    weights, bias = linear(form, calibration)
+    np.testing.assert_allclose(pieces.coef_, weights, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(pieces.intercept_, bias, rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(pieces.class_counts_, np.bincount(y))
+
+
+def test_more_rows_make_it_better():
+    X, y = rows_of(each=60)
+    X = X + 2 * np.random.default_rng(5).normal(size=X.shape)
+    fresh, labels = rows_of(each=60, seed=1)
+    fitted = PrototypeClassifier().partial_fit(X[:30], y[:30], classes=range(5))
+    before = fitted.score(fresh, labels)
+    assert fitted.partial_fit(X[30:], y[30:]).score(fresh, labels) >= before
+
+
+@pytest.mark.parametrize("method", ["whitened", "closed-form"])
+def test_a_class_added_in_a_whitened_space_leaves_the_others_alone(method):
+    X, y = rows_of()
+    old = y < 3
+    fitted = PrototypeClassifier(method=method).fit(X[old], y[old])
+    before = [vars(fitted)[name] for name in ("coef_", "intercept_", "prototypes_")]
+    distances = fitted.distances(X)
+    fitted.add_classes(X[~old][:7], y[~old][:7])
+    for array, name in zip(before, ("coef_", "intercept_", "prototypes_"), strict=True):
+        np.testing.assert_array_equal(vars(fitted)[name][:3], array)
+    np.testing.assert_allclose(fitted.distances(X)[:, :3], distances, rtol=1e-9)
+    assert fitted.score(X, y) > 0.9
+    assert fitted.partial_fit(X, y).score(X, y) > 0.9
 
 
 def test_first_call_equals_fit():
@@ -69,7 +117,8 @@ def test_classes_still_to_come_are_never_predicted():
 def test_added_classes_leave_the_others_alone(temperature):
     X, y = rows_of()
     old = y < 3
-    fitted = PrototypeClassifier(temperature=temperature, random_state=0).fit(X[old], y[old])
+    fitted = PrototypeClassifier(method="paper", temperature=temperature, random_state=0)
+    fitted.fit(X[old], y[old])
     prototypes, distances = fitted.prototypes_, fitted.distances(X)
     fitted.add_classes(X[~old], y[~old])
     np.testing.assert_array_equal(fitted.classes_, np.arange(5))
@@ -105,7 +154,7 @@ def test_added_classes_need_a_prior_that_can_grow():
 
 def test_a_first_call_that_says_nothing_warns():
     X, y = rows_of()
-    with pytest.warns(UserWarning, match="the first rows say nothing of radius"):
+    with pytest.warns(UserWarning, match="the first rows say nothing of what"):
         fitted = PrototypeClassifier().partial_fit(X[:1], y[:1], classes=range(5))
     assert fitted.scale_ == 1
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +17,62 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from protail import ops
 from protail._messages import counted, unknown_name
 from protail.estimator._features import Rows
-from protail.estimator._fitting import Settings
 from protail.profile import host_array
 
 if TYPE_CHECKING:
     from protail.estimator._classifier import PrototypeClassifier
     from protail.estimator._predicting import PredictingMixin
 
+METHODS = ("auto", "whitened", "closed-form", "paper")
+# The settings of the constructor that only the paper's method has.
+PAPER_SETTINGS = (
+    "distance",
+    "temperature",
+    "logit_adjustment",
+    "normalize",
+    "epochs",
+    "max_steps",
+    "lr",
+    "temperature_lr",
+    "momentum",
+    "batch_size",
+    "sampling",
+)
 SAMPLINGS = ("class-balanced", "instance", "square-root")
 _CHECKED_AT_A_TIME = 2**22
+
+
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked of the fit, checked; ``method`` is "auto" only where rows decide."""
+
+    method: str
+    memorised: bool | Auto
+    distance: str
+    temperature: str | None
+    logit_adjustment: float | Auto
+    normalize: float | Auto | None
+    epochs: int | Auto
+    max_steps: int | None
+    lr: float | Auto
+    temperature_lr: float
+    momentum: float
+    batch_size: int | Auto
+    sampling: str
+    verbose: bool
 
 
 def check_settings(estimator: PrototypeClassifier) -> Settings:
     """Check every argument of the constructor but prior and device, which data decide."""
     given = estimator.get_params()
+    if given["method"] not in METHODS:
+        raise ValueError(unknown_name("method", given["method"], METHODS))
+    memorised = given["memorised"]
+    if not (isinstance(memorised, (bool, np.bool_)) or memorised == "auto"):
+        raise ValueError(f"memorised={memorised!r} is not valid; expected True, False or 'auto'.")
     # A distance with a map of its own cannot be made from its name alone.
     distances = ops.distance_names(ready=True)
     for name, valid in (("distance", distances), ("sampling", SAMPLINGS)):
@@ -49,8 +93,56 @@ def check_settings(estimator: PrototypeClassifier) -> Settings:
     _check_number(given, "batch_size", least=1, whole=True, or_auto=True)
     # numpy's small integers overflow in sums that Python's carry through.
     given |= {name: int(n) for name, n in given.items() if isinstance(n, np.integer)}
+    given["method"] = _method(estimator, given)
     names = [name for name in Settings.__dataclass_fields__ if name != "verbose"]
     return Settings(**{name: given[name] for name in names}, verbose=bool(given["verbose"]))
+
+
+def _method(estimator: PrototypeClassifier, given: dict[str, Any]) -> str:
+    """Find the method that the settings ask for."""
+    method: str = given["method"]
+    default = {
+        name: parameter.default
+        for name, parameter in inspect.signature(type(estimator).__init__).parameters.items()
+    }
+    own = [name for name in PAPER_SETTINGS if given[name] != default.get(name, given[name])]
+    if method == "auto":
+        return "paper" if own or given["memorised"] is True else "auto"
+    if own and method != "paper":
+        raise ValueError(
+            f"{own[0]}={given[own[0]]!r} is a setting of method='paper', and method is {method!r}; "
+            "expected one or the other. Leave it out, or set method='paper'."
+        )
+    return method
+
+
+def check_weights(sample_weight: Any, n_rows: int, method: str) -> NDArray[np.float64] | None:
+    """Check how often each row counts."""
+    if sample_weight is None:
+        return None
+    if method == "paper":
+        raise ValueError(
+            "sample_weight was given with method='paper', or with a setting that only this method "
+            "has; expected none. Leave it out, or set method='whitened'."
+        )
+    given = host_array(sample_weight) if isinstance(sample_weight, torch.Tensor) else sample_weight
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError("sample_weight is not numeric; expected one number a row.") from error
+    if weights.ndim == 0:
+        weights = np.full(n_rows, float(weights))
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"sample_weight.shape == {weights.shape}, and X has {n_rows} rows; expected one number "
+            "a row."
+        )
+    if not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
+        raise ValueError(
+            f"sample_weight has smallest number {weights.min()} and largest {weights.max()}; "
+            "expected finite numbers of at least 0, and not every weight zero."
+        )
+    return weights
 
 
 def _check_number(

@@ -9,26 +9,28 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from protail.estimator._checks import (
+    Settings,
     check_device,
     check_labels,
     check_prior,
     check_rows,
     check_settings,
-    warn_of_harm,
+    check_weights,
     warn_of_zeros,
 )
 from protail.estimator._features import Features, Placement
-from protail.estimator._fitting import Fit, fit_prototypes
+from protail.estimator._gaussian import Statistics
 from protail.estimator._persistence import SavingMixin
 from protail.estimator._predicting import PredictingMixin
 from protail.estimator._updating import add_new_classes, update_prototypes
-from protail.models.heads import PrototypeHead
+from protail.estimator._whitened import Whitened, choose, harmless
 
 Auto = Literal["auto"]
 
@@ -36,14 +38,26 @@ Auto = Literal["auto"]
 class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEstimator):
     """Classify by the distance from a learned prototype of each class.
 
-    Made for frozen features with many rare classes: classes are drawn equally often, rare ones
-    get a margin, and no class wins by the length of its weights. With its defaults every choice
-    that depends on the data is made from the training rows and reported in ``choices_``.
+    Made for frozen features with many rare classes. By default the distance is measured in a space
+    where all channels say equally much (the rows whitened by the covariance that the classes
+    share), prototypes are class means that are drawn together the more the fewer rows a class has,
+    and then learned on with logit adjustment. Every choice that depends on the data is made from
+    the training rows, each scored without itself, and reported in ``choices_``.
 
     Parameters
     ----------
+    method : {"auto", "whitened", "closed-form", "paper"}, default="auto"
+        How prototypes come about. "whitened" is what is said above; "closed-form" the same without
+        learning, from one pass over the rows; "paper" learns by stochastic gradient descent from
+        class means, as published. "auto" is "paper" where one of the settings below that belong to
+        it is given, and where the network that made the features seems to have learned from these
+        very rows; otherwise "whitened".
+    memorised : bool or "auto", default="auto"
+        Whether the network that made the features has learned from these very rows; for
+        ``method="auto"``. "auto" judges by the rows.
     distance : {"euclidean", "sqeuclidean", "cosine"}, default="euclidean"
-        What is measured from row to prototype.
+        What is measured from row to prototype. This and what follows, up to ``sampling``, belong
+        to ``method="paper"``, but for ``prior``.
     temperature : {None, "channel", "class", "dense"}, default=None
         What learns a temperature of its own, which divides squared differences.
     logit_adjustment : float or "auto", default="auto"
@@ -86,15 +100,20 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         Where the prototypes started, in the space where distances are measured.
     prototypes_ : ndarray of shape (n_classes, n_features_in_)
         Where learning took them.
-    temperature_ : ndarray or None
-        Learned temperatures, broadcastable to the prototypes.
     scale_ : float
-        Factor on the logits that makes held-out rows most likely; 1 where the rows are taken for
-        memorised, because then held-out ones say nothing.
-    normalize_ : float or None
-        The radius in use.
-    feature_scale_ : float
-        What rows are multiplied by where there is no radius.
+        Factor on the logits that makes held-out rows most likely; 1 where these say nothing.
+    coef_, intercept_, covariance_ : ndarray
+        Of a whitened space: weights and bias that give the logits of prepared rows, and the shared
+        covariance of rows around their class means.
+    preparation_ : dict of str to ndarray
+        Of a whitened space: what is taken off a row first (``centre``), what it is divided by
+        (``spread``), and what is taken off at last (``origin``); wide rows are then projected onto
+        ``axes``. ``choices_["preparation"]`` says what comes in between.
+    temperature_ : ndarray or None
+        Of the paper's method: learned temperatures, broadcastable to the prototypes.
+    normalize_, feature_scale_ : float
+        Of the paper's method: the length of all rows (None if they keep theirs), and what rows are
+        multiplied by where they do.
     choices_ : dict
         What was chosen from the training rows, and the accuracy it was chosen by.
     history_ : dict
@@ -122,6 +141,8 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     def __init__(
         self,
         *,
+        method: str = "auto",
+        memorised: bool | Auto = "auto",
         distance: str = "euclidean",
         temperature: str | None = None,
         logit_adjustment: float | Auto = "auto",
@@ -138,6 +159,8 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         random_state: int | np.random.RandomState | None = None,
         verbose: bool | int = False,
     ) -> None:
+        self.method = method
+        self.memorised = memorised
         self.distance = distance
         self.temperature = temperature
         self.logit_adjustment = logit_adjustment
@@ -154,7 +177,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Learn one prototype a class.
 
         Parameters
@@ -163,6 +186,9 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             Feature rows; a memory-mapped array is never copied.
         y : array-like of shape (n_samples,)
             Class labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counts: 2 is as if it came twice, 0 as if it were not there. Not
+            for ``method="paper"``.
 
         Returns
         -------
@@ -173,23 +199,48 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             settings = check_settings(self)
             device = check_device(self.device, X)
             rows, n_zeros = check_rows(self, X, reset=True)
-            classes, codes = np.unique(check_labels(y, len(rows)), return_inverse=True)
+            labels = check_labels(y, len(rows))
+            weights = check_weights(sample_weight, len(rows), settings.method)
+            if weights is not None and not weights.all():
+                counted = weights > 0
+                rows, labels, weights = rows[counted], labels[counted], weights[counted]
+            classes, codes = np.unique(labels, return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(
                     f"y has only one class, {classes.tolist()[0]!r}; expected at least two to "
                     "tell apart."
                 )
-            counts = np.bincount(codes, minlength=len(classes))
-            check_prior(self.prior, counts)
-            features = Features(rows, Placement(), device)
-            fit = fit_prototypes(features, codes, counts, settings, self._seed(), say=self._say)
-            self.classes_ = classes
-            self.class_counts_ = counts
-            self._keep(fit)
-            warn_of_harm(classes[fit.harmed])
-        if self.normalize_ is not None:
-            warn_of_zeros(n_zeros)
+            self._fit_rows(Features(rows, Placement(), device), classes, codes, settings, weights)
+            if self._drops_lengths:
+                warn_of_zeros(n_zeros)
         return self
+
+    def _fit_rows(
+        self,
+        features: Features,
+        classes: NDArray[Any],
+        codes: NDArray[np.int64],
+        settings: Settings,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Learn from rows that are checked; classes may be without any."""
+        counts = np.bincount(codes, weights, minlength=len(classes))
+        check_prior(self.prior, counts)
+        self.classes_, self.class_counts_ = classes, counts
+        method = settings.method
+        if method != "paper":
+            seed = 0 if self.random_state is None else self._seed()
+            space, choice = choose(features, codes, len(classes), weights, seed=seed)
+            if method == "auto":
+                memorised = self.memorised == "auto" and choice.memorised and weights is None
+                method = "paper" if memorised else "whitened"
+        if method == "paper":
+            from protail.estimator._paper import learn_as_published
+
+            learn_as_published(self, features, codes, settings)
+        else:
+            model = harmless(space, choice, learn=method == "whitened")
+            self._keep_whitened(model, method, features.dtype)
 
     def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
         """Go on learning from more rows.
@@ -242,35 +293,40 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             add_new_classes(self, X, y)
         return self
 
-    def _keep(self, fit: Fit) -> None:
-        space, plan = fit.space, fit.plan
-        self._keep_head(fit.head)
-        self.class_means_ = space.means.cpu().numpy()
-        self.scale_ = fit.scale
-        self.normalize_ = space.features.placement.radius
-        self.feature_scale_ = space.features.placement.factor
-        self.history_: dict[str, list[Any]] = {
-            "step": fit.history.steps,
-            "loss": fit.history.losses,
+    def _keep_whitened(self, model: Whitened, method: str, dtype: torch.dtype) -> None:
+        choice, calibration = model.choice, model.choice.calibration
+        self.preparation_ = model.preparation.arrays(dtype)
+        self.scale_ = calibration.sharpness
+        self.temperature_, self.normalize_, self.feature_scale_ = None, None, 1.0
+        self.history_: dict[str, list[Any]] = {"step": [], "loss": []}
+        self.choices_ = {
+            "method": method,
+            "preparation": model.preparation.kind,
+            "ridge": choice.form.ridge,
+            "shrinkage": choice.form.kappa,
+            "logit_adjustment": calibration.tau,
+            "learned": model.learned,
+            "leave_one_out_accuracy": choice.accuracy,
+            "memorised": choice.memorised,
         }
-        self.choices_: dict[str, Any] = {
-            "distance": self.distance,
-            "temperature": self.temperature,
-            "leave_one_out_accuracy": space.accuracy,
-            "memorised": space.memorised,
-            "normalize": self.normalize_,
-            "feature_scale": self.feature_scale_,
-            "logit_adjustment": space.tau,
-            "logit_scale": space.logit_scale,
-            "lr": plan.lr,
-            "steps": plan.n_steps,
-            "batch_size": plan.batch_size,
-        }
+        self._keep_space(model.statistics, model.weight_cd, model.bias_c)
 
-    def _keep_head(self, head: PrototypeHead) -> None:
-        temperature = head.temperature
-        self.prototypes_ = head.prototypes.detach().cpu().numpy()
-        self.temperature_ = None if temperature is None else temperature.detach().cpu().numpy()
+    def _keep_space(self, statistics: Statistics, weight_cd: Tensor, bias_c: Tensor) -> None:
+        """Keep what is known of the rows, and where that puts prototypes."""
+        covariance_dd, _ = statistics.covariance(self.choices_["ridge"])
+        parts = {
+            "coef_": weight_cd,
+            "intercept_": bias_c.masked_fill(statistics.weight_c == 0, 0),
+            "class_means_": statistics.mean_cd,
+            "covariance_": statistics.within(),
+            "prototypes_": statistics.centre + weight_cd @ covariance_dd / self.scale_,
+        }
+        dtype = self.preparation_["origin"].dtype
+        for name, part in parts.items():
+            setattr(self, name, part.cpu().numpy().astype(dtype, order="C"))
+        counts = statistics.weight_c.cpu().numpy()
+        whole = (counts == np.round(counts)).all()
+        self.class_counts_ = counts.astype(np.int64) if whole else counts
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

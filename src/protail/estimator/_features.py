@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,13 +60,95 @@ def _scaled_to(radius: float, rows: Tensor) -> Tensor:
     return scaled
 
 
+# What can be done to a row before anything is measured, and which of them scale it to length 1.
+PREPARATIONS = ("l2", "centred-l2", "root-l2", "scaled", "none")
+_OF_LENGTH_1 = ("l2", "centred-l2", "root-l2")
+PREPARATION_ARRAYS = ("centre", "spread", "origin", "axes")
+# A covariance has channels x channels: wider rows are projected onto the span of some of them.
+_WIDEST = 4096
+
+
+class Preparation(NamedTuple):
+    """How a row becomes the vector that a shared covariance is measured on.
+
+    The centre is taken off and each channel divided by its spread; then follow the signed square
+    root and the length of 1, where the kind has them, and the origin is taken off. Rows too wide
+    for a covariance are at last projected onto some axes.
+    """
+
+    kind: str
+    centre_d: Tensor
+    spread_d: Tensor
+    origin_d: Tensor
+    axes_dr: Tensor | None = None
+
+    @classmethod
+    def of(cls, kind: str, x_nd: Tensor, weight_n: Tensor) -> Preparation:
+        """Centre on these rows; where they are too wide, take the axes that they span."""
+        dtype, x_nd = x_nd.dtype, x_nd.double()
+        part_n = (weight_n / weight_n.sum()).to(x_nd)
+        nothing_d = x_nd.new_zeros(x_nd.shape[1])
+        ones_d = torch.ones_like(nothing_d)
+        if kind in ("l2", "root-l2"):
+            bare = cls(kind, nothing_d, ones_d, nothing_d)
+        elif kind == "scaled":
+            spread_d = (part_n @ (x_nd - part_n @ x_nd).square()).sqrt()
+            bare = cls(kind, part_n @ x_nd, torch.where(spread_d > 0, spread_d, 1), nothing_d)
+        else:
+            size = (x_nd - part_n @ x_nd).abs().amax()
+            bare = cls(kind, part_n @ x_nd, torch.where(size > 0, size, 1) * ones_d, nothing_d)
+        prepared = bare._replace(origin_d=part_n @ bare(x_nd))
+        if x_nd.shape[1] <= _WIDEST:
+            return prepared.to(x_nd.device, dtype)
+        axes_dr = torch.linalg.qr(prepared(x_nd[:_WIDEST]).mT)[0]
+        return prepared._replace(axes_dr=axes_dr).to(x_nd.device, dtype)
+
+    @property
+    def drops_lengths(self) -> bool:
+        """Whether rows of zeros have nothing to be told by."""
+        return self.kind in _OF_LENGTH_1
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Preparation:
+        """Take it where rows lie."""
+        moved = (None if each is None else each.to(device, dtype) for each in self[1:])
+        return Preparation(self.kind, *moved)  # type: ignore[arg-type]
+
+    def arrays(self, dtype: torch.dtype) -> dict[str, NDArray[Any]]:
+        """Give its arrays by name."""
+        return {
+            name: part.to("cpu", dtype).contiguous().numpy()
+            for name, part in zip(PREPARATION_ARRAYS, self[1:], strict=True)
+            if part is not None
+        }
+
+    @classmethod
+    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
+        """Take back what `arrays` gave."""
+        parts = (arrays.get(name) for name in PREPARATION_ARRAYS)
+        return cls(kind, *(None if part is None else as_tensor(part) for part in parts))  # type: ignore[arg-type]
+
+    def __call__(self, x_nd: Tensor) -> Tensor:
+        """Prepare rows; of those of zeros only the origin is taken off."""
+        if self.kind not in ("l2", "root-l2"):
+            x_nd = x_nd - self.centre_d
+        if not self.drops_lengths:
+            largest = torch.finfo(x_nd.dtype).max
+            x_nd = (x_nd / self.spread_d).clamp_(-largest, largest)
+        if self.kind == "root-l2":
+            x_nd = x_nd.sign() * x_nd.abs().sqrt()
+        if self.drops_lengths:
+            x_nd = _scaled_to(1.0, x_nd)
+        x_nd = x_nd - self.origin_d
+        return x_nd if self.axes_dr is None else x_nd @ self.axes_dr
+
+
 class Features:
     """Rows of a table, placed, a few at a time."""
 
     def __init__(
         self,
         rows: Rows,
-        placement: Placement,
+        placement: Placement | Preparation,
         device: torch.device,
         dtype: torch.dtype | None = None,
         *,
@@ -88,7 +170,7 @@ class Features:
         """Columns of the table."""
         return int(self._rows.shape[1])
 
-    def placed_as(self, placement: Placement) -> Features:
+    def placed_as(self, placement: Placement | Preparation) -> Features:
         """Hand out the same rows under another placement."""
         return Features(self._rows, placement, self.device, self.dtype)
 

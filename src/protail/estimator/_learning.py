@@ -8,15 +8,21 @@ prototypes without it were wrong about it, so rows that are known by heart say n
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_NEWTON_STEPS = 50
-_LEAST_SHARPNESS = 1e-3
-_LBFGS_STEPS = 25
+_NEWTON_STEPS, _SMALL_STEP = 50, 1e-6
+LBFGS_STEPS = 25
+# No step of L-BFGS is halved further than this.
+_SMALLEST_PART = 1e-2
+# How far the logarithm of a factor is sought below the likeliest.
+_WIDEST = 12.0
 
 
 @dataclass(frozen=True)
@@ -31,73 +37,142 @@ class Calibration:
         """Apply it."""
         return self.sharpness * logits_nc - self.tau * weight_c.clamp_min(1).log()
 
+    def times(self, factor: float) -> Calibration:
+        """Give that of logits that are so many times as large."""
+        return Calibration(self.sharpness * factor, self.tau * factor, self.surprise)
 
-def calibrate(logits_nc: Tensor, code_n: Tensor, weight_c: Tensor) -> Calibration:
+
+def calibrate(
+    logits_nc: Tensor,
+    code_n: Tensor,
+    weight_c: Tensor,
+    weight_n: Tensor | None = None,
+    *,
+    towards: tuple[float, float] = (1.0, 0.0),
+    certainty: float = 1.0,
+) -> Calibration:
     """Find the sharpness and tau that make held-out rows most likely, each class weighing alike.
 
-    A sharpness of 1 and a tau of 0, what the model itself says, weigh as much as one row: where
-    rows are few, or all of them right, it stays near these.
+    What they are drawn towards, at first what the model itself says, weighs as much as so many
+    rows: where rows are few, or all of them right, they stay near that.
     """
-    filled_c = weight_c > 0
-    problem = _TwoNumbers.of(logits_nc[:, filled_c], (filled_c.cumsum(0) - 1)[code_n], weight_c)
-    guess_k = logits_nc.new_tensor([1.0, 0.0])
-    now = problem.objective(guess_k)
+    problem = _Likelihood.of(logits_nc, code_n, weight_c, weight_n)
+    pull = certainty / problem.n_rows
+    # The sharpness by its logarithm: a factor says as much whatever the unit of the logits.
+    towards_k = logits_nc.new_tensor([math.log(towards[0]), towards[1]])
+
+    def objective(k: Tensor) -> float:
+        return problem.surprise(k) + pull / 2 * float((k - towards_k).square().sum())
+
+    guess_k = towards_k
+    now = objective(guess_k)
     for _ in range(_NEWTON_STEPS):
-        step_k, part = problem.newton_step(guess_k), 1.0
-        while (then := problem.objective(guess_k - part * step_k)) >= now and part > 1e-3:
+        gradient_k, curvature_kk = problem.derivatives(guess_k)
+        gradient_k += pull * (guess_k - towards_k)
+        curvature_kk.diagonal().add_(pull)
+        step_k, part = torch.linalg.solve(curvature_kk, gradient_k).clamp(-1, 1), 1.0
+        if float(step_k.abs().max()) < _SMALL_STEP:  # too near to see it in the objective
+            guess_k = guess_k - step_k
+            break
+        while (then := objective(guess_k - part * step_k)) >= now and part > 1e-3:
             part /= 2
-        if then >= now - 1e-9:
+        if then >= now:
             break
         guess_k, now = guess_k - part * step_k, then
-    sharpness, tau = guess_k.tolist()
-    if sharpness <= 0:  # rows say nothing, or the opposite
-        sharpness, tau = _LEAST_SHARPNESS, 0.0
-    return Calibration(sharpness, tau, problem.surprise(logits_nc.new_tensor([sharpness, tau])))
+    return Calibration(float(guess_k[0].exp()), float(guess_k[1]), problem.surprise(guess_k))
 
 
-class _TwoNumbers(NamedTuple):
-    """A convex function of sharpness and tau: ``feature @ (sharpness, tau)`` are the logits."""
+def final_factor(
+    logits_nc: Tensor, code_n: Tensor, filled_c: Tensor, weight_n: Tensor, least: float
+) -> float:
+    """Find the factor on held-out logits that makes them likely, but no larger than it must be.
 
-    feature_nck: Tensor
-    own_nk: Tensor
+    Rows that are all right would be the likelier the larger it is: it stops where their mean
+    negative log-likelihood is ``least``.
+    """
+    problem = _Likelihood.of(logits_nc, code_n, filled_c.to(logits_nc), weight_n)
+    high = math.log(calibrate(logits_nc, code_n, filled_c.to(logits_nc), weight_n).sharpness)
+    low = high - _WIDEST
+
+    def surprise(log_factor: float) -> float:
+        return problem.surprise(logits_nc.new_tensor([log_factor, 0.0]))
+
+    if surprise(high) >= least:
+        return math.exp(high)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if surprise(middle) > least else (low, middle)
+    return math.exp(high)
+
+
+class _Likelihood(NamedTuple):
+    """The likelihood of rows by the logarithm of the sharpness, and tau."""
+
+    logits_nc: Tensor
+    log_count_c: Tensor
+    own_nk: Tensor  # what sharpness and tau are multiplied by in the logit of the target class
     weight_n: Tensor
+    n_rows: float
 
     @classmethod
-    def of(cls, logits_nc: Tensor, code_n: Tensor, weight_c: Tensor) -> _TwoNumbers:
-        count_c = torch.bincount(code_n, minlength=logits_nc.shape[1])
-        weight_n = count_c[code_n].to(logits_nc).reciprocal()
-        size_nc = -weight_c[weight_c > 0].log().expand_as(logits_nc)
-        feature_nck = torch.stack([logits_nc, size_nc], 2)
-        own_nk = feature_nck[torch.arange(len(code_n), device=code_n.device), code_n]
-        return cls(feature_nck, own_nk, weight_n / weight_n.sum())
+    def of(
+        cls, logits_nc: Tensor, code_n: Tensor, weight_c: Tensor, weight_n: Tensor | None
+    ) -> _Likelihood:
+        filled_c = weight_c > 0
+        if not bool(filled_c.all()):
+            logits_nc, weight_c = logits_nc[:, filled_c], weight_c[filled_c]
+            code_n = (filled_c.cumsum(0) - 1)[code_n]
+        weight_n = (torch.ones_like(code_n) if weight_n is None else weight_n).to(logits_nc)
+        log_c = weight_c.log()
+        own_n = logits_nc.gather(1, code_n.unsqueeze(1)).squeeze(1)
+        own_nk = torch.stack([own_n, -log_c[code_n]], 1)
+        return cls(
+            logits_nc, log_c, own_nk, class_balanced(code_n, weight_n), float(weight_n.sum())
+        )
 
-    def surprise(self, guess_k: Tensor) -> float:
+    def calibrated(self, k: Tensor) -> Tensor:
+        """Give the logits."""
+        return torch.addcmul(-k[1] * self.log_count_c, self.logits_nc, k[0].exp())
+
+    def own(self, k: Tensor) -> Tensor:
+        """Give the logits of the target classes."""
+        return self.own_nk @ torch.stack([k[0].exp(), k[1]])
+
+    def surprise(self, k: Tensor) -> float:
         """Give the mean negative log-likelihood."""
-        total_n = torch.logsumexp(self.feature_nck @ guess_k, 1)
-        return float(self.weight_n @ (total_n - self.own_nk @ guess_k))
+        return float(self.weight_n @ (self.calibrated(k).logsumexp(1) - self.own(k)))
 
-    def objective(self, guess_k: Tensor) -> float:
-        """Add what keeps the two near 1 and 0."""
-        away_k = guess_k - guess_k.new_tensor([1.0, 0.0])
-        return self.surprise(guess_k) + float(away_k.square().sum()) / 2 / len(self.weight_n)
-
-    def newton_step(self, guess_k: Tensor) -> Tensor:
-        """Give the step of Newton's method."""
-        p_nc = torch.softmax(self.feature_nck @ guess_k, 1)
-        mean_nk = torch.einsum("nc,nck->nk", p_nc, self.feature_nck)
+    def derivatives(self, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the gradient, and a curvature that is never negative."""
+        p_nc = torch.softmax(self.calibrated(k), 1)
+        p_l_nc = p_nc * self.logits_nc
+        log_c = -self.log_count_c
+        mean_nk = torch.stack([p_l_nc.sum(1), p_nc @ log_c], 1)
         gradient_k = self.weight_n @ (mean_nk - self.own_nk)
-        weighted_nc = self.weight_n.unsqueeze(1) * p_nc
-        square_kk = torch.einsum("nc,nck,ncl->kl", weighted_nc, self.feature_nck, self.feature_nck)
+        square_c, cross_c, p_c = (
+            self.weight_n @ each_nc for each_nc in (p_l_nc * self.logits_nc, p_l_nc, p_nc)
+        )
+        cross = cross_c @ log_c
+        square_kk = torch.stack([square_c.sum(), cross, cross, p_c @ log_c.square()]).view(2, 2)
         curvature_kk = square_kk - (self.weight_n * mean_nk.mT) @ mean_nk
-        n = len(self.weight_n)
-        gradient_k = gradient_k + (guess_k - guess_k.new_tensor([1.0, 0.0])) / n
-        own_kk = torch.eye(2, dtype=p_nc.dtype, device=p_nc.device) / n
-        step_k: Tensor = torch.linalg.solve(curvature_kk + own_kk, gradient_k)
-        return step_k
+        inner_k = torch.stack([k[0].exp(), torch.ones_like(k[1])])
+        return gradient_k * inner_k, curvature_kk * inner_k * inner_k.unsqueeze(1)
+
+
+def class_balanced(code_n: Tensor, weight_n: Tensor) -> Tensor:
+    """Weigh rows so that the classes among them weigh alike; the sum is 1."""
+    weight_c = torch.bincount(code_n, weight_n)
+    return weight_n / weight_c[code_n] / (weight_c > 0).sum()
 
 
 def learn_residual(
-    z_nd: Tensor, code_n: Tensor, base_nc: Tensor, ridge: float, n_steps: int = _LBFGS_STEPS
+    z_nd: Tensor,
+    code_n: Tensor,
+    base_nc: Tensor,
+    ridge: float,
+    *,
+    weight_n: Tensor | None = None,
+    n_steps: int = LBFGS_STEPS,
 ) -> Tensor:
     """Learn what to add to the prototypes so that ``base + z . added`` gives the labels.
 
@@ -105,29 +180,59 @@ def learn_residual(
     logit adjustment of the training. The sum of the losses is minimised, plus ``ridge / 2`` times
     the squared length of what is added.
     """
-    added_cd = z_nd.new_zeros(base_nc.shape[1], z_nd.shape[1], requires_grad=True)
-    descent = torch.optim.LBFGS(
-        [added_cd],
-        max_iter=n_steps,
-        max_eval=2 * n_steps,
-        history_size=10,
-        tolerance_grad=1e-6,
-        tolerance_change=0,
-        line_search_fn="strong_wolfe",
-    )
     at_n = torch.arange(len(code_n), device=code_n.device)
+    weight_n = z_nd.new_ones(len(z_nd)) if weight_n is None else weight_n.to(z_nd)
 
-    def loss() -> Tensor:
+    def loss(added_cd: Tensor) -> tuple[float, Tensor]:
         # The gradient is written down: autograd would keep three more tensors of this size.
-        with torch.no_grad():
-            logits_nc = torch.addmm(base_nc, z_nd, added_cd.mT)
-            total_n = torch.logsumexp(logits_nc, 1)
-            value = (total_n - logits_nc[at_n, code_n]).sum()
-            value += ridge / 2 * added_cd.square().sum()
-            p_nc = (logits_nc - total_n.unsqueeze(1)).exp_()
-            p_nc[at_n, code_n] -= 1
-            added_cd.grad = torch.addmm(ridge * added_cd, p_nc.mT, z_nd)
-        return value
+        p_nc = torch.addmm(base_nc, z_nd, added_cd.mT)
+        total_n = torch.logsumexp(p_nc, 1)
+        value = weight_n @ (total_n - p_nc[at_n, code_n])
+        value += ridge / 2 * added_cd.square().sum()
+        p_nc = p_nc.sub_(total_n.unsqueeze(1)).exp_()
+        p_nc[at_n, code_n] -= 1
+        p_nc *= weight_n.unsqueeze(1)
+        return float(value), torch.addmm(ridge * added_cd, p_nc.mT, z_nd)
 
-    descent.step(loss)  # type: ignore[no-untyped-call]
-    return added_cd.detach()
+    return minimise(loss, z_nd.new_zeros(base_nc.shape[1], z_nd.shape[1]), n_steps)
+
+
+def minimise(
+    loss: Callable[[Tensor], tuple[float, Tensor]], at: Tensor, n_steps: int, *, memory: int = 10
+) -> Tensor:
+    """Minimise a convex function that gives its value and gradient, by L-BFGS.
+
+    torch.optim's imports a compiler at its first use, which takes longer than most fits; scipy's
+    spends more time on bounds that nobody has than the function takes.
+    """
+    value, gradient = loss(at)
+    pairs: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=memory)
+    for _ in range(n_steps):
+        step = _quasi_newton(gradient, pairs)
+        slope = float((gradient * step).sum())
+        if not slope < -10 * torch.finfo(at.dtype).eps * abs(value):  # as near as can be told
+            break
+        part = 1.0 if pairs else 1 / float(gradient.abs().sum())
+        while not (found := loss(at + part * step))[0] <= value + 1e-4 * part * slope:
+            part /= 2
+            if part < _SMALLEST_PART and pairs:
+                return at
+        change, curved = part * step, found[1] - gradient
+        at, value, gradient = at + change, *found
+        if (bend := float((change * curved).sum())) > 0:
+            pairs.append((change, curved, bend))
+    return at
+
+
+def _quasi_newton(gradient: Tensor, pairs: Iterable[tuple[Tensor, Tensor, float]]) -> Tensor:
+    """Give the step that the last changes of the gradient suggest."""
+    step, parts = -gradient, []
+    for change, curved, bend in reversed([*pairs]):
+        parts.append(float((change * step).sum()) / bend)
+        step = step - parts[-1] * curved
+    for index, (change, curved, bend) in enumerate(pairs):
+        if index == 0:
+            *_, (_, last, last_bend) = pairs
+            step = step * (last_bend / float(last.square().sum()))
+        step = step + change * (parts.pop() - float((curved * step).sum()) / bend)
+    return step

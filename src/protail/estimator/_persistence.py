@@ -18,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 from protail import ops
 from protail._files import OutputError, check_free, explained, new_folder, read_folder
 from protail.estimator._card import model_card
-from protail.estimator._checks import check_device, check_prior, check_settings
-from protail.estimator._features import as_tensor
+from protail.estimator._checks import METHODS, check_device, check_prior, check_settings
+from protail.estimator._features import PREPARATION_ARRAYS, PREPARATIONS, as_tensor
+from protail.estimator._whitened import space_map
 from protail.models.storage import (
     CARD,
     MODEL,
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
 
     Classifier = TypeVar("Classifier", bound=PrototypeClassifier)
 
-FORMAT, VERSION = "protail-prototype-classifier", 1
+FORMAT, VERSION = "protail-prototype-classifier", 2
 Arrays = dict[str, NDArray[Any]]
+DTypes = tuple[type[np.generic], ...]
 PICTURE = "accuracy.png"
 _OURS = (MODEL, WEIGHTS, CARD, PICTURE)
 KEYS = (
@@ -58,7 +60,18 @@ KEYS = (
     "evaluation",
     "about",
 )
-_CHOICES = (
+_WHITENED_CHOICES = (
+    "method",
+    "preparation",
+    "ridge",
+    "shrinkage",
+    "logit_adjustment",
+    "learned",
+    "leave_one_out_accuracy",
+    "memorised",
+)
+_PAPER_CHOICES = (
+    "method",
     "distance",
     "temperature",
     "leave_one_out_accuracy",
@@ -71,6 +84,10 @@ _CHOICES = (
     "steps",
     "batch_size",
 )
+# Tensors of a whitened space.
+_LINEAR = ("coef", "intercept", "covariance")
+# Settings that classifiers of 0.1.0 do not have; they are what is called "paper" now.
+_SINCE_0_1 = {"method": "paper", "memorised": "auto"}
 # Where to compute and how much to say belong to the machine and the moment, not to the model.
 _NOT_KEPT = ("device", "verbose")
 _PRIOR_IN_WEIGHTS = {"tensor": "prior"}
@@ -273,7 +290,8 @@ def prepare(
             "again."
         ) from flaw
     shown = None if picture is None else PICTURE
-    card = model_card(contents, arrays["class_counts"], place, picture=shown)
+    counts = np.ceil(arrays["class_counts"]).astype(np.int64)  # they may be sums of weights
+    card = model_card(contents, counts, place, picture=shown)
     return Prepared(contents, arrays, card, picture)
 
 
@@ -339,11 +357,15 @@ def describe(
         "prototypes": fitted.prototypes_,
         "class_means": fitted.class_means_,
         "class_counts": fitted.class_counts_,
-        "history_step": np.array(fitted.history_["step"], dtype=np.int64),
-        "history_loss": np.array(fitted.history_["loss"], dtype=np.float64),
     }
-    if fitted.temperature_ is not None:
-        tensors["temperature"] = fitted.temperature_
+    if fitted.choices_["method"] == "paper":
+        tensors["history_step"] = np.array(fitted.history_["step"], dtype=np.int64)
+        tensors["history_loss"] = np.array(fitted.history_["loss"], dtype=np.float64)
+        if fitted.temperature_ is not None:
+            tensors["temperature"] = fitted.temperature_
+    else:
+        tensors |= {name: getattr(fitted, f"{name}_") for name in _LINEAR}
+        tensors |= fitted.preparation_
     settings = fitted.get_params(deep=False)
     if not isinstance(fitted.prior, str):
         tensors["prior"] = check_prior(fitted.prior, fitted.class_counts_)
@@ -373,7 +395,7 @@ def restore(
     kind: type[Classifier], contents: Contents, tensors: Arrays, device: str | torch.device
 ) -> Classifier:
     """Make a classifier of what `describe` gave; raise a `FlawError` for anything else."""
-    fields = Fields(contents, KEYS, MODEL)
+    fields = Fields(_upgraded(contents), KEYS, MODEL)
     if not isinstance(fields["evaluation"], (dict, type(None))):
         raise fields.wrong("evaluation", "a JSON object or null")
     if fields["about"] is not None:
@@ -391,6 +413,17 @@ def restore(
             raise fields.wrong("feature_names", f"{restored.n_features_in_} names")
         restored.feature_names_in_ = np.array(names, dtype=object)
     return restored
+
+
+def _upgraded(contents: Contents) -> Contents:
+    """Add what 0.1.0 did not write down."""
+    settings, choices = contents.get("settings"), contents.get("choices")
+    if not (isinstance(settings, dict) and isinstance(choices, dict)):
+        return contents
+    if "method" in choices or _SINCE_0_1.keys() & settings.keys():
+        return contents
+    upgraded = {"settings": settings | _SINCE_0_1, "choices": choices | {"method": "paper"}}
+    return contents | upgraded
 
 
 def _with_settings(
@@ -414,12 +447,24 @@ def _with_settings(
 
 
 def _choices(found: object) -> dict[str, Any]:
-    fields = Fields(found, _CHOICES, MODEL, "choices")
-    return {
-        "distance": fields.one_of("distance", ops.distance_names(ready=True)),
-        "temperature": fields.one_of("temperature", (None, *ops.TEMPERATURES)),
+    is_paper = not isinstance(found, dict) or found.get("method") == "paper"
+    fields = Fields(found, _PAPER_CHOICES if is_paper else _WHITENED_CHOICES, MODEL, "choices")
+    choices = {
+        "method": fields.one_of("method", METHODS[1:]),
         "leave_one_out_accuracy": fields.number_or_none("leave_one_out_accuracy", least=0, most=1),
         "memorised": fields.truth("memorised"),
+    }
+    if not is_paper:
+        return choices | {
+            "preparation": fields.one_of("preparation", PREPARATIONS),
+            "ridge": fields.number("ridge", above=0),
+            "shrinkage": fields.number("shrinkage", least=0),
+            "logit_adjustment": fields.number("logit_adjustment"),
+            "learned": fields.truth("learned"),
+        }
+    return choices | {
+        "distance": fields.one_of("distance", ops.distance_names(ready=True)),
+        "temperature": fields.one_of("temperature", (None, *ops.TEMPERATURES)),
         "normalize": fields.number_or_none("normalize", above=0),
         "feature_scale": fields.number("feature_scale", above=0),
         "logit_adjustment": fields.number("logit_adjustment", least=0),
@@ -431,42 +476,82 @@ def _choices(found: object) -> dict[str, Any]:
 
 
 def _take_arrays(restored: PrototypeClassifier, tensors: Arrays) -> None:
-    scheme = restored.choices_["temperature"]
-    _check_names(tensors, scheme is not None, not isinstance(restored.prior, str))
+    is_paper = restored.choices_["method"] == "paper"
+    _check_names(restored, tensors)
     prototypes = tensors["prototypes"]
     n_classes = len(restored.classes_)
-    n_features = max(1, prototypes.shape[-1]) if prototypes.ndim else 1
-    table, real = (n_classes, n_features), (np.float32, np.float64)
+    n_channels = max(1, prototypes.shape[-1]) if prototypes.ndim else 1
+    table, real = (n_classes, n_channels), (np.float32, np.float64)
     _check(tensors, "prototypes", table, real)
     same = (prototypes.dtype.type,)
     _check(tensors, "class_means", table, same)
-    _check(tensors, "class_counts", (n_classes,), (np.int64,), least=0)
+    whole = (np.int64,) if is_paper else (np.int64, np.float64)
+    _check(tensors, "class_counts", (n_classes,), whole, least=0)
     if not tensors["class_counts"].any():
         raise FlawError(WEIGHTS, "has only zeros in 'class_counts'; expected rows of some class.")
-    if scheme is not None:
-        shape = {"channel": (1, n_features), "class": (n_classes, 1), "dense": table}[scheme]
-        _check(tensors, "temperature", shape, same, above=0)
     if not isinstance(restored.prior, str):
         _check(tensors, "prior", (n_classes,), (np.float64,), least=0)
         try:
             check_prior(tensors["prior"], tensors["class_counts"])
         except ValueError as error:
             raise FlawError(WEIGHTS, str(error)) from error
-    steps = tensors["history_step"]
-    _check(tensors, "history_step", (steps.size,), (np.int64,), least=0)
-    _check(tensors, "history_loss", (steps.size,), (np.float64,))
     restored.prototypes_ = prototypes
     restored.class_means_ = tensors["class_means"]
     restored.class_counts_ = tensors["class_counts"]
-    restored.temperature_ = tensors.get("temperature")
+    restored.temperature_ = None
+    restored.history_ = {"step": [], "loss": []}
+    (_take_learned if is_paper else _take_space)(restored, tensors, n_channels, same)
+
+
+def _take_learned(
+    restored: PrototypeClassifier, tensors: Arrays, n_channels: int, same: DTypes
+) -> None:
+    """Take what only the paper's method has."""
+    n_classes = len(restored.classes_)
+    if scheme := restored.choices_["temperature"]:
+        shape = {
+            "channel": (1, n_channels),
+            "class": (n_classes, 1),
+            "dense": (n_classes, n_channels),
+        }[scheme]
+        _check(tensors, "temperature", shape, same, above=0)
+        restored.temperature_ = tensors["temperature"]
+    steps = tensors["history_step"]
+    _check(tensors, "history_step", (steps.size,), (np.int64,), least=0)
+    _check(tensors, "history_loss", (steps.size,), (np.float64,))
     restored.history_ = {"step": steps.tolist(), "loss": tensors["history_loss"].tolist()}
+    restored.n_features_in_ = n_channels
+
+
+def _take_space(
+    restored: PrototypeClassifier, tensors: Arrays, n_channels: int, same: DTypes
+) -> None:
+    """Take what only a whitened space has."""
+    n_classes, n_features = len(restored.classes_), max(1, tensors["origin"].size)
+    _check(tensors, "coef", (n_classes, n_channels), same)
+    _check(tensors, "intercept", (n_classes,), same)
+    _check(tensors, "covariance", (n_channels, n_channels), same)
+    for name in ("centre", "origin", "spread"):
+        _check(tensors, name, (n_features,), same, above=0 if name == "spread" else None)
+    if n_features != n_channels:
+        _check(tensors, "axes", (n_features, n_channels), same)
+    restored.coef_, restored.intercept_, restored.covariance_ = (tensors[n] for n in _LINEAR)
+    restored.preparation_ = {name: tensors[name] for name in PREPARATION_ARRAYS if name in tensors}
+    try:
+        space_map(restored)
+    except ValueError as error:
+        raise FlawError(WEIGHTS, str(error)) from error
     restored.n_features_in_ = n_features
 
 
-def _check_names(tensors: Arrays, has_temperature: bool, has_prior: bool) -> None:
-    expected = {"prototypes", "class_means", "class_counts", "history_step", "history_loss"}
-    expected |= {"temperature"} if has_temperature else set()
-    expected |= {"prior"} if has_prior else set()
+def _check_names(restored: PrototypeClassifier, tensors: Arrays) -> None:
+    expected = {"prototypes", "class_means", "class_counts"}
+    if restored.choices_["method"] == "paper":
+        expected |= {"history_step", "history_loss"}
+        expected |= {"temperature"} if restored.choices_["temperature"] is not None else set()
+    else:
+        expected |= {*_LINEAR, "centre", "spread", "origin", *({"axes"} & tensors.keys())}
+    expected |= set() if isinstance(restored.prior, str) else {"prior"}
     if set(tensors) != expected:
         raise FlawError(
             WEIGHTS,
@@ -479,7 +564,7 @@ def _check(
     tensors: Arrays,
     name: str,
     shape: tuple[int, ...],
-    dtypes: tuple[type[np.generic], ...],
+    dtypes: DTypes,
     *,
     least: float | None = None,
     above: float | None = None,

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from protail import ops
 from protail.estimator._checks import check_device, check_prior, check_rows, warn_of_zeros
-from protail.estimator._features import Features, Placement
+from protail.estimator._features import Features, Placement, Preparation, Rows, compute_dtype
+from protail.estimator._whitened import space_map
 
 Array = NDArray[Any]
 
@@ -25,22 +26,153 @@ _USUAL_SIZES = 1e-15, 1e15
 
 
 class Inference:
-    """Distances, scores and choices of rows under fitted prototypes."""
+    """Scores and choices of rows under a fitted classifier, a block at a time."""
 
     def __init__(
         self, fitted: PredictingMixin, features: Features, prior: NDArray[np.float64]
     ) -> None:
         self._fitted = fitted
         self._features = features
-        self._dtype = _dtype_for(fitted.prototypes_, features.dtype)
+        self._dtype = features.dtype
         self._is_seen = fitted.class_counts_ > 0
         self._is_possible = self._is_seen & (prior > 0)
-        self._scale = fitted.scale_
         log_prior = np.log(prior[self._is_possible])
         self._highest_log_prior = float(log_prior.max())
         # Zero where it is uniform: no rounding then hides which class is nearer.
-        relative = torch.from_numpy(log_prior - self._highest_log_prior)
-        self._log_prior = relative.to(features.device, self._dtype)
+        self._relative_log_prior = torch.from_numpy(log_prior - self._highest_log_prior)
+
+    def scores_of(self, rows: Tensor) -> Tensor:
+        """Give the logits with the prior, less what all logits of a row share."""
+        raise NotImplementedError
+
+    def logits_of(self, rows: Tensor) -> Tensor:
+        """Give the logits with the prior."""
+        raise NotImplementedError
+
+    def distances_of(self, rows: Tensor) -> Tensor:
+        """Give the distances from all prototypes."""
+        raise NotImplementedError
+
+    def novelty_of(self, rows: Tensor) -> Tensor:
+        """Say how little rows look like any class."""
+        raise NotImplementedError
+
+    def best_of(self, rows: Tensor) -> Tensor:
+        """Give the class code of each row."""
+        return self.scores_of(rows).argmax(1)
+
+    def lead_of(self, rows: Tensor) -> Tensor:
+        """Give how much the second class's logit exceeds the first one's."""
+        scores = self.scores_of(rows)
+        return _held(scores[:, 1] - scores[:, 0])
+
+    def probabilities_of(self, rows: Tensor) -> Tensor:
+        """Give class probabilities."""
+        return torch.softmax(self.scores_of(rows), 1)
+
+    @torch.no_grad()
+    def top_k(self, k: int) -> tuple[Array, Array, Array]:
+        """Give the codes, probabilities and distances of the k likeliest classes."""
+        # Filled piece by piece, as in collect.
+        shape = (len(self._features), k)
+        codes = torch.empty(shape, dtype=torch.int64)
+        values = torch.empty(shape, dtype=self._dtype)
+        distances = torch.empty_like(values)
+        begin = 0
+        for rows in self._blocks():
+            part = slice(begin, begin + len(rows))
+            scores, measured = self._scores_and_distances(rows)
+            # Chosen by score: probabilities of classes far away are all 0 and have no order.
+            codes[part] = chosen = _largest(scores, k)
+            values[part] = scores.softmax(1).gather(1, chosen)
+            distances[part] = measured.gather(1, chosen)
+            begin = part.stop
+        return codes.numpy(), values.numpy(), distances.numpy()
+
+    def _scores_and_distances(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.scores_of(rows), self.distances_of(rows)
+
+    @torch.no_grad()
+    def collect(self, what: Callable[[Tensor], Tensor]) -> Array:
+        """Put together what is found for each block."""
+        # Filled piece by piece: small results between large temporaries would tear the heap.
+        found = torch.empty(0)
+        begin = 0
+        for rows in self._blocks():
+            part = what(rows)
+            if begin == 0:
+                found = torch.empty((len(self._features), *part.shape[1:]), dtype=part.dtype)
+            found[begin : begin + len(part)] = part
+            begin += len(part)
+        array: Array = found.numpy()
+        return array
+
+    def _blocks(self) -> Iterator[Tensor]:
+        step = max(1, _SCORES_AT_A_TIME // len(self._is_seen))
+        for _, block in self._features.blocks():
+            for rows in torch.split(block, step):
+                yield rows.to(self._dtype)
+
+    def _spread(self, numbers: Tensor, members: NDArray[np.bool_], other: float) -> Tensor:
+        """Put what was found for some classes into a table of all of them."""
+        if members.all():
+            return numbers
+        codes = torch.from_numpy(np.flatnonzero(members)).to(numbers.device)
+        whole = numbers.new_full((len(numbers), len(members)), other)
+        return whole.index_copy_(1, codes, numbers)
+
+
+class LinearInference(Inference):
+    """Answers of prototypes in a whitened space, all linear in the prepared row."""
+
+    @cached_property
+    def _linear(self) -> tuple[Tensor, Tensor]:
+        """The weights of the possible classes, and their bias with the prior."""
+        fitted, members = self._fitted, self._is_possible
+        weight_cd, bias_c = (
+            torch.from_numpy(each[members]).to(self._features.device, self._dtype)
+            for each in (fitted.coef_, fitted.intercept_)
+        )
+        return weight_cd.mT, bias_c + self._relative_log_prior.to(bias_c)
+
+    def scores_of(self, rows: Tensor) -> Tensor:
+        weight_dc, bias_c = self._linear
+        scores_bc = torch.addmm(bias_c, rows, weight_dc)
+        if not bool(scores_bc.sum().isfinite()):
+            far_b = ~scores_bc.isfinite().all(1)
+            scores_bc[far_b] = _held(_far_scores(rows[far_b], weight_dc))
+        return self._spread(scores_bc, self._is_possible, -torch.inf)
+
+    def logits_of(self, rows: Tensor) -> Tensor:
+        return _held(self.scores_of(rows) + self._highest_log_prior)
+
+    @cached_property
+    def _space(self) -> tuple[Tensor, Tensor]:
+        """The map to the space of the prototypes, and the prototypes there."""
+        map_dd = space_map(self._fitted, self._features.device)
+        prototypes_cd = torch.from_numpy(self._fitted.prototypes_[self._is_seen]).to(map_dd)
+        return map_dd, torch.linalg.solve_triangular(map_dd, prototypes_cd.mT, upper=False).mT
+
+    def distances_of(self, rows: Tensor) -> Tensor:
+        map_dd, prototypes_cd = self._space
+        z_bd = torch.linalg.solve_triangular(map_dd, rows.to(map_dd).mT, upper=False).mT
+        found = _held(ops.distances(z_bd, prototypes_cd, "euclidean").to(self._dtype))
+        return self._spread(found, self._is_seen, torch.inf)
+
+    def novelty_of(self, rows: Tensor) -> Tensor:
+        return self.distances_of(rows).amin(1)
+
+
+class DistanceInference(Inference):
+    """Answers of the paper's prototypes: distances from each, perhaps with temperatures."""
+
+    def __init__(
+        self, fitted: PredictingMixin, features: Features, prior: NDArray[np.float64]
+    ) -> None:
+        super().__init__(fitted, features, prior)
+        self._dtype = _dtype_for(fitted.prototypes_, features.dtype)
+        self._scale = fitted.scale_
+        self._log_prior = self._relative_log_prior.to(features.device, self._dtype)
         self._nearest_wins = not bool(self._log_prior.any())
 
     @cached_property
@@ -68,101 +200,36 @@ class Inference:
                 temperature = temperature[members]
         placed = torch.from_numpy(vectors).to(codes.device, self._dtype)
         scale = None if temperature is None else torch.from_numpy(temperature).to(placed)
-        return _Places(placed, scale, self._fitted.choices_["distance"], codes, len(members))
+        return _Places(placed, scale, self._fitted.choices_["distance"], codes)
 
-    def best(self) -> Array:
-        """Give the class code of each row."""
-        if self._nearest_wins:
-            return self._collect(self._possible.nearest)
-        return self._collect(lambda rows: self._scores(rows).argmax(1))
+    def best_of(self, rows: Tensor) -> Tensor:
+        return self._possible.nearest(rows) if self._nearest_wins else super().best_of(rows)
 
-    def scores(self) -> Array:
-        """Give calibrated logits with the prior."""
-        return self._collect(self._logits)
+    def novelty_of(self, rows: Tensor) -> Tensor:
+        return _held(self._means.gaps(rows).nearest_b)
 
-    def lead(self) -> Array:
-        """Give how much the second class's logit exceeds the first one's."""
-
-        def lead(rows: Tensor) -> Tensor:
-            scores = self._scores(rows)
-            return _held(scores[:, 1] - scores[:, 0])
-
-        return self._collect(lead)
-
-    def probabilities(self) -> Array:
-        """Give class probabilities."""
-        return self._collect(lambda rows: torch.softmax(self._scores(rows), 1))
-
-    def distances(self) -> Array:
-        """Give the distances from all prototypes."""
-        return self._collect(self._distances)
-
-    def novelty(self) -> Array:
-        """Give the distance from the nearest class mean."""
-        return self._collect(lambda rows: _held(self._means.gaps(rows).nearest_b))
-
-    @torch.no_grad()
-    def top_k(self, k: int) -> tuple[Array, Array, Array]:
-        """Give the codes, probabilities and distances of the k likeliest classes."""
-        # Filled piece by piece, as in _collect.
-        shape = (len(self._features), k)
-        codes = torch.empty(shape, dtype=torch.int64)
-        values = torch.empty(shape, dtype=self._dtype)
-        distances = torch.empty_like(values)
-        begin = 0
-        for rows in self._blocks():
-            part = slice(begin, begin + len(rows))
-            codes[part], values[part], distances[part] = self._top_k(rows, k)
-            begin = part.stop
-        return codes.numpy(), values.numpy(), distances.numpy()
-
-    def _top_k(self, rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _scores_and_distances(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         gaps = self._possible.gaps(rows)
-        distances = (
-            self._possible.spread(_held(gaps.distances()), torch.inf)
-            if self._seen is self._possible
-            else self._distances(rows)
-        )
-        scores = self._possible.spread(self._scores_of(gaps), -torch.inf)
-        # Chosen by score: probabilities of classes far away are all 0 and have no order.
-        codes = _largest(scores, k)
-        return codes, scores.softmax(1).gather(1, codes), distances.gather(1, codes)
+        scores = self._spread(self._scores_of(gaps), self._is_possible, -torch.inf)
+        if self._seen is not self._possible:
+            return scores, self.distances_of(rows)
+        return scores, self._spread(_held(gaps.distances()), self._is_seen, torch.inf)
 
-    def _scores(self, rows: Tensor) -> Tensor:
-        """Give the logits with the prior, less what all logits of a row share."""
-        return self._possible.spread(self._scores_of(self._possible.gaps(rows)), -torch.inf)
+    def scores_of(self, rows: Tensor) -> Tensor:
+        scores = self._scores_of(self._possible.gaps(rows))
+        return self._spread(scores, self._is_possible, -torch.inf)
 
     def _scores_of(self, gaps: ops.Gaps) -> Tensor:
         return gaps.gap_bc.mul(-0.5 * self._scale).add_(self._log_prior)
 
-    def _logits(self, rows: Tensor) -> Tensor:
+    def logits_of(self, rows: Tensor) -> Tensor:
         gaps = self._possible.gaps(rows)
         shared_b = gaps.nearest_b.mul(-0.5 * self._scale).add_(self._highest_log_prior)
         logits = _held(self._scores_of(gaps).add_(shared_b.unsqueeze(1)))
-        return self._possible.spread(logits, -torch.inf)
+        return self._spread(logits, self._is_possible, -torch.inf)
 
-    def _distances(self, rows: Tensor) -> Tensor:
-        return self._seen.spread(_held(self._seen.gaps(rows).distances()), torch.inf)
-
-    @torch.no_grad()
-    def _collect(self, what: Callable[[Tensor], Tensor]) -> Array:
-        # Filled piece by piece: small results between large temporaries would tear the heap.
-        found = torch.empty(0)
-        begin = 0
-        for rows in self._blocks():
-            part = what(rows)
-            if begin == 0:
-                found = torch.empty((len(self._features), *part.shape[1:]), dtype=part.dtype)
-            found[begin : begin + len(part)] = part
-            begin += len(part)
-        array: Array = found.numpy()
-        return array
-
-    def _blocks(self) -> Iterator[Tensor]:
-        step = max(1, _SCORES_AT_A_TIME // len(self._is_seen))
-        for _, block in self._features.blocks():
-            for rows in torch.split(block, step):
-                yield rows.to(self._dtype)
+    def distances_of(self, rows: Tensor) -> Tensor:
+        return self._spread(_held(self._seen.gaps(rows).distances()), self._is_seen, torch.inf)
 
 
 @dataclass(frozen=True)
@@ -173,7 +240,6 @@ class _Places:
     temperature: Tensor | None
     distance: str
     codes: Tensor
-    n_classes: int
 
     def gaps(self, rows: Tensor) -> ops.Gaps:
         return ops.gaps(rows, self.vectors, self.distance, self.temperature)
@@ -183,12 +249,12 @@ class _Places:
             ops.nearest(rows, self.vectors, distance=self.distance, temperature=self.temperature)
         ]
 
-    def spread(self, numbers: Tensor, other: float) -> Tensor:
-        """Put what was found for these classes into a table of all of them."""
-        if len(self.codes) == self.n_classes:
-            return numbers
-        whole = numbers.new_full((len(numbers), self.n_classes), other)
-        return whole.index_copy_(1, self.codes, numbers)
+
+def _far_scores(rows: Tensor, weight_dc: Tensor) -> Tensor:
+    """Score rows so far away that their products overflow: relative to the best class."""
+    size_b1 = rows.abs().amax(1, keepdim=True)
+    scores_bc = (rows / size_b1) @ weight_dc
+    return (scores_bc - scores_bc.amax(1, keepdim=True)) * size_b1
 
 
 def _dtype_for(prototypes: Array, given: torch.dtype) -> torch.dtype:
@@ -235,6 +301,10 @@ class PredictingMixin:
     prototypes_: Array
     temperature_: Array | None
     scale_: float
+    preparation_: dict[str, Array]
+    coef_: Array
+    intercept_: Array
+    covariance_: Array
     n_features_in_: int
 
     def predict(self, X: Any) -> Array:
@@ -250,7 +320,8 @@ class PredictingMixin:
         ndarray of shape (n_samples,)
             Labels.
         """
-        codes = self._inference(X).best()
+        inference = self._inference(X)
+        codes = inference.collect(inference.best_of)
         labels: Array = self.classes_[codes]
         return labels
 
@@ -268,7 +339,8 @@ class PredictingMixin:
             For two classes, how much the second one's logit exceeds the first one's.
         """
         inference = self._inference(X)
-        return inference.lead() if len(self.classes_) == 2 else inference.scores()
+        two = len(self.classes_) == 2
+        return inference.collect(inference.lead_of if two else inference.logits_of)
 
     def predict_proba(self, X: Any) -> Array:
         """Give the probability of each class.
@@ -283,7 +355,8 @@ class PredictingMixin:
         ndarray of shape (n_samples, n_classes)
             Rows that sum to 1.
         """
-        return self._inference(X).probabilities()
+        inference = self._inference(X)
+        return inference.collect(inference.probabilities_of)
 
     @overload
     def top_k(
@@ -336,7 +409,8 @@ class PredictingMixin:
         ndarray of shape (n_samples, n_classes)
             Distances; infinite from a class that has had no rows yet.
         """
-        return self._inference(X).distances()
+        inference = self._inference(X)
+        return inference.collect(inference.distances_of)
 
     def novelty_score(self, X: Any) -> Array:
         """Say how little each row looks like any known class: how far the nearest mean is.
@@ -353,17 +427,32 @@ class PredictingMixin:
         ndarray of shape (n_samples,)
             Larger for rows that belong to no class.
         """
-        return self._inference(X).novelty()
+        inference = self._inference(X)
+        return inference.collect(inference.novelty_of)
 
     def _inference(self, X: Any) -> Inference:
         check_is_fitted(self)
         device = check_device(self.device, X)
         rows, n_zeros = check_rows(self, X, reset=False)
-        if self.normalize_ is not None:
+        if self._drops_lengths:
             warn_of_zeros(n_zeros)
         prior = check_prior(self.prior, self.class_counts_)
-        return Inference(self, Features(rows, self._placement, device, keep=False), prior)
+        kind = DistanceInference if self.choices_["method"] == "paper" else LinearInference
+        return kind(self, self._placed(rows, device, keep=False), prior)
+
+    def _placed(self, rows: Rows, device: torch.device, *, keep: bool = True) -> Features:
+        """Rows as they are compared with prototypes."""
+        placement: Placement | Preparation = Placement(self.normalize_, self.feature_scale_)
+        if self.choices_["method"] != "paper":
+            placement = self._preparation.to(device, compute_dtype(rows))
+        return Features(rows, placement, device, keep=keep)
 
     @property
-    def _placement(self) -> Placement:
-        return Placement(self.normalize_, self.feature_scale_)
+    def _drops_lengths(self) -> bool:
+        if self.choices_["method"] == "paper":
+            return self.normalize_ is not None
+        return self._preparation.drops_lengths
+
+    @property
+    def _preparation(self) -> Preparation:
+        return Preparation.from_arrays(self.choices_["preparation"], self.preparation_)

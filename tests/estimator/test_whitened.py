@@ -7,7 +7,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import balanced_accuracy_score, recall_score
 
 from protail.baselines import logit_adjusted_regression, nearest_class_mean
-from protail.estimator._frozen import PREPARATIONS, RIDGES, Preparation, fit_frozen
+from protail.estimator._gaussian import ClosedForm
+from protail.estimator._features import PREPARATIONS, Features, Placement
+from protail.estimator._whitened import even_sample, fit_whitened
 
 
 def gaussian_rows(counts, n_channels, spread, n_test=40, seed=0):
@@ -18,29 +20,32 @@ def gaussian_rows(counts, n_channels, spread, n_test=40, seed=0):
     return tuple(torch.from_numpy(part) for part in (x, y, x_test, y_test))
 
 
+def fitted(x, y, n_classes, **options):
+    features = Features(x, Placement(), torch.device("cpu"))
+    return fit_whitened(features, np.asarray(y), n_classes, **options)
+
+
 @pytest.mark.parametrize(("n_channels", "learn"), [(6, True), (60, True), (60, False)])
 @pytest.mark.parametrize("kind", PREPARATIONS)
 def test_one_matrix_says_what_the_parts_say(kind, n_channels, learn):
     x, y, x_test, _ = gaussian_rows([12, 6, 3, 1], n_channels, 1.0)
-    model = fit_frozen(x, y, 4, preparations=[kind], learn=learn)
-    choice = model.choice
-    prepared = Preparation(kind, x.mean(0))
-    mean = prepared(x).mean(0)
-    axes = torch.linalg.qr((prepared(x) - mean).mT)[0] if len(x) < n_channels else None
-    rows = prepared(x_test) - mean if axes is None else (prepared(x_test) - mean) @ axes
-    expected = choice.calibration(choice.form.logits(rows), choice.form.weight_c)
-    if learn:  # and then something is added
+    model = fitted(x, y, 4, preparations=[kind], learn=learn)
+    choice, prepared = model.choice, model.preparation
+    # The form, made again from all channels: with few rows it was found in their span.
+    form = ClosedForm.of(model.statistics, choice.form.ridge)
+    expected = choice.calibration(form.logits(form.mapped(prepared(x_test))), form.weight_c)
+    if model.learned:  # then something is added
         assert (model.logits(x_test) - expected).abs().max() > 0
     else:
-        torch.testing.assert_close(model.logits(x_test), expected)
-    assert choice.ridge in RIDGES
+        torch.testing.assert_close(model.logits(x_test), expected, rtol=1e-6, atol=1e-6)
+    assert prepared(x).mean(0).abs().max() < 1e-9
 
 
 def test_rows_not_seen_are_as_likely_as_was_said():
     x, y, x_test, y_test = gaussian_rows([300, 200, 100, 80, 60], 8, 0.7, n_test=400)
-    model = fit_frozen(x, y, 5, learn=False)
+    model = fitted(x, y, 5, learn=False)
     log_p = torch.log_softmax(model.logits(x_test), 1).gather(1, y_test.unsqueeze(1))
-    assert -log_p.mean() == pytest.approx(model.choice.surprise, abs=0.1)
+    assert -log_p.mean() == pytest.approx(model.choice.calibration.surprise, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_rows_not_seen_are_as_likely_as_was_said():
 )
 def test_easy_classes_are_all_right(counts, n_channels, spread):
     x, y, x_test, y_test = gaussian_rows(counts, n_channels, spread)
-    predicted = fit_frozen(x, y, len(counts)).logits(x_test).argmax(1)
+    predicted = fitted(x, y, len(counts)).logits(x_test).argmax(1)
     assert recall_score(y_test, predicted, average=None).min() >= 0.9
 
 
@@ -65,7 +70,7 @@ def test_easy_classes_are_all_right(counts, n_channels, spread):
 def test_where_classes_overlap_it_is_not_behind_its_rivals(n_channels, spread):
     counts = np.round(100 * 50 ** (-np.arange(10) / 9)).astype(int)
     x, y, x_test, y_test = gaussian_rows(counts, n_channels, spread)
-    ours = balanced_accuracy_score(y_test, fit_frozen(x, y, 10).logits(x_test).argmax(1))
+    ours = balanced_accuracy_score(y_test, fitted(x, y, 10).logits(x_test).argmax(1))
     for make in (nearest_class_mean, logit_adjusted_regression):
         theirs = make().fit(x.numpy(), y.numpy()).predict(x_test.numpy())
         assert ours >= balanced_accuracy_score(y_test, theirs) - 0.01
@@ -75,33 +80,29 @@ def test_rare_digits_gain():
     X, y = load_digits(return_X_y=True)
     train = np.random.default_rng(0).random(len(y)) < 0.6**y
     rows, codes = torch.from_numpy(X[train]), torch.from_numpy(y[train])
-    ours = fit_frozen(rows, codes, 10).logits(torch.from_numpy(X[~train])).argmax(1)
+    ours = fitted(rows, codes, 10).logits(torch.from_numpy(X[~train])).argmax(1)
     theirs = nearest_class_mean().fit(X[train], y[train]).predict(X[~train])
     assert balanced_accuracy_score(y[~train], ours) > balanced_accuracy_score(y[~train], theirs)
 
 
 def test_a_class_without_rows_is_never_predicted():
     x, y, x_test, _ = gaussian_rows([8, 5], 4, 1.0)
-    logits = fit_frozen(x, 2 * y, 3).logits(x_test)
+    logits = fitted(x, 2 * y, 3).logits(x_test)
     assert (logits[:, 1] == -torch.inf).all()
     assert logits[:, [0, 2]].isfinite().all()
 
 
 def test_the_same_rows_give_the_same_bits():
     x, y, _, _ = gaussian_rows([40, 20, 10, 3, 1], 16, 1.0)
-    first, second = (fit_frozen(x, y, 5) for _ in range(2))
+    first, second = (fitted(x, y, 5) for _ in range(2))
     assert torch.equal(first.weight_cd, second.weight_cd)
     assert torch.equal(first.bias_c, second.bias_c)
 
 
-def test_evidence_is_taken_evenly_where_rows_are_many(monkeypatch):
-    from protail.estimator import _frozen
-
-    monkeypatch.setattr(_frozen, "_MOST_ROWS", 30)
-    monkeypatch.setattr(_frozen, "_FEWEST_ROWS", 30)
-    codes = torch.repeat_interleave(torch.arange(4), torch.tensor([500, 100, 7, 1]))
-    chosen = codes[_frozen._evidence_rows(codes, 4, torch.Generator().manual_seed(0))]
-    counts = torch.bincount(chosen, minlength=4).tolist()
+def test_a_sample_is_even_over_the_classes():
+    codes = np.repeat(np.arange(4), [500, 100, 7, 1])
+    chosen = codes[even_sample(codes, 30, np.random.default_rng(0), among=codes < 3)]
+    counts = np.bincount(chosen, minlength=4).tolist()
     assert sum(counts) == 30
     assert counts[3] == 0
     assert counts[2] == 7
