@@ -212,10 +212,10 @@ def minimise(
         slope = float((gradient * step).sum())
         if not slope < -10 * torch.finfo(at.dtype).eps * abs(value):  # as near as can be told
             break
-        part = 1.0 if pairs else 1 / float(gradient.abs().sum())
+        part = first = 1.0 if pairs else min(1.0, 1 / float(gradient.abs().sum()))
         while not (found := loss(at + part * step))[0] <= value + 1e-4 * part * slope:
             part /= 2
-            if part < _SMALLEST_PART and pairs:
+            if part < _SMALLEST_PART * first:
                 return at
         change, curved = part * step, found[1] - gradient
         at, value, gradient = at + change, *found

@@ -153,9 +153,15 @@ def choose(
             best = space, choice
     assert best is not None
     space = best[0]
-    if len(few.x_nd) < len(codes):
-        space = _Space.of_table(space.preparation.kind, table)
-    return space, _with_best_ridge(space)
+    if len(few.x_nd) == len(codes):
+        return space, _with_best_ridge(space)
+    space = _Space.of_table(space.preparation.kind, table)
+    choice = _with_best_ridge(space)
+    if choice.saturated and space.preparation.kind != _FOR_SATURATED:  # few rows did not show it
+        other = _Space.of_table(_FOR_SATURATED, table)
+        if (found := _with_best_ridge(other)).saturated:
+            return other, found
+    return space, choice
 
 
 def even_sample(
