@@ -7,8 +7,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import balanced_accuracy_score, recall_score
 
 from protail.baselines import logit_adjusted_regression, nearest_class_mean
-from protail.estimator._gaussian import ClosedForm
 from protail.estimator._features import PREPARATIONS, Features, Placement
+from protail.estimator._gaussian import ClosedForm
 from protail.estimator._whitened import even_sample, fit_whitened
 
 

@@ -306,13 +306,15 @@ class _Span(NamedTuple):
         x_nd = whole.x_nd.double()
         gram_nn = x_nd @ x_nd.mT
         # Rows that depend on each other, as centred ones do, have no factor without it.
-        gram_nn.diagonal().add_(_DEPENDENT * gram_nn.diagonal().mean())
+        added = _DEPENDENT * gram_nn.diagonal().mean()
+        gram_nn.diagonal().add_(added.clamp_min(torch.finfo(gram_nn.dtype).tiny ** 0.5))
         return cls(whole, torch.linalg.cholesky(gram_nn))
 
     def back(self, weight_cn: Tensor) -> Tensor:
         """Give weights of all channels that say of the rows what those of coordinates say."""
         part_nc = torch.linalg.solve_triangular(self.triangle_nn.mT, weight_cn.mT, upper=True)
-        return part_nc.mT @ self.whole.x_nd.double()
+        weight_cd: Tensor = part_nc.mT @ self.whole.x_nd.double()
+        return weight_cd
 
 
 def _is_better(space: _Space, choice: Choice, best: _Space, so_far: Choice) -> bool:
