@@ -38,6 +38,7 @@ PAPER_SETTINGS = (
     "batch_size",
     "sampling",
 )
+PRIORS = ("uniform", "train", "estimate")
 SAMPLINGS = ("class-balanced", "instance", "square-root")
 _CHECKED_AT_A_TIME = 2**22
 
@@ -62,6 +63,7 @@ class Settings:
     momentum: float
     batch_size: int | Auto
     sampling: str
+    reject: float | None
     verbose: bool
 
 
@@ -91,6 +93,7 @@ def check_settings(estimator: PrototypeClassifier) -> Settings:
     _check_number(given, "temperature_lr", least=0)
     _check_number(given, "momentum", least=0, below=1)
     _check_number(given, "batch_size", least=1, whole=True, or_auto=True)
+    _check_number(given, "reject", above=0, below=1, or_none=True)
     # numpy's small integers overflow in sums that Python's carry through.
     given |= {name: int(n) for name, n in given.items() if isinstance(n, np.integer)}
     given["method"] = _method(estimator, given)
@@ -107,11 +110,17 @@ def _method(estimator: PrototypeClassifier, given: dict[str, Any]) -> str:
     }
     own = [name for name in PAPER_SETTINGS if given[name] != default.get(name, given[name])]
     if method == "auto":
-        return "paper" if own or given["memorised"] is True else "auto"
-    if own and method != "paper":
+        method = "paper" if own or given["memorised"] is True else "auto"
+    elif own and method != "paper":
         raise ValueError(
             f"{own[0]}={given[own[0]]!r} is a setting of method='paper', and method is {method!r}; "
             "expected one or the other. Leave it out, or set method='paper'."
+        )
+    if method == "paper" and given["reject"] is not None:
+        raise ValueError(
+            f"reject={given['reject']!r} needs training rows that are scored without themselves, "
+            "which method='paper', and what implies it, does not have; expected None. Leave it "
+            "out, or set method='whitened'."
         )
     return method
 
@@ -313,11 +322,11 @@ def check_prior(prior: Any, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Turn a prior into one probability a class."""
     n_classes = len(counts)
     if isinstance(prior, str):
-        if prior == "uniform":
+        if prior in ("uniform", "estimate"):  # the latter is where the estimate starts
             return np.full(n_classes, 1 / n_classes)
         if prior == "train":
             return counts.astype(np.float64) / float(counts.sum())
-        raise ValueError(unknown_name("prior", prior, ("uniform", "train")) + " Or an array.")
+        raise ValueError(unknown_name("prior", prior, PRIORS) + " Or an array.")
     try:
         fractions = np.asarray(host_array(prior), dtype=np.float64)
     except (TypeError, ValueError) as error:

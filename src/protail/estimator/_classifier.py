@@ -67,8 +67,9 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         Radius that rows are scaled to (it acts as the inverse temperature of the softmax); None
         takes rows as they are. "auto" drops lengths unless they carry information, and chooses
         the scale.
-    prior : {"uniform", "train"} or array, default="uniform"
-        The mix of classes expected in use, in the order of ``classes_``.
+    prior : {"uniform", "train", "estimate"} or array, default="uniform"
+        The mix of classes expected in use, in the order of ``classes_``. "estimate" estimates it
+        from the rows of each call, all of them together (see ``estimate_prior``).
     epochs : int or "auto", default="auto"
         Passes of the sampler; 0 is the nearest-class-mean classifier.
     max_steps : int or None, default=None
@@ -83,6 +84,10 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         Rows a step.
     sampling : {"class-balanced", "instance", "square-root"}, default="class-balanced"
         Which row comes next.
+    reject : float or None, default=None
+        Fraction of rows like the training rows, classes weighing alike, for which ``predict`` may
+        give None: those that look most like no class or are most doubtful. Rows of unknown classes
+        are rejected more often. Not for ``method="paper"``.
     device : str or torch.device, default="auto"
         Where to compute; "auto" is where a tensor lies, and the CPU for everything else.
     random_state : int, RandomState or None, default=None
@@ -155,6 +160,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         momentum: float = 0.9,
         batch_size: int | Auto = "auto",
         sampling: str = "class-balanced",
+        reject: float | None = None,
         device: str | torch.device = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: bool | int = False,
@@ -173,6 +179,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         self.momentum = momentum
         self.batch_size = batch_size
         self.sampling = sampling
+        self.reject = reject
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -232,14 +239,15 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             seed = 0 if self.random_state is None else self._seed()
             space, choice = choose(features, codes, len(classes), weights, seed=seed)
             if method == "auto":
-                memorised = self.memorised == "auto" and choice.memorised and weights is None
-                method = "paper" if memorised else "whitened"
+                memorised = self.memorised == "auto" and choice.memorised
+                as_published = memorised and weights is None and self.reject is None
+                method = "paper" if as_published else "whitened"
         if method == "paper":
             from protail.estimator._paper import learn_as_published
 
             learn_as_published(self, features, codes, settings)
         else:
-            model = harmless(space, choice, learn=method == "whitened")
+            model = harmless(space, choice, learn=method == "whitened", reject=self.reject)
             self._keep_whitened(model, method, features.dtype)
 
     def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
@@ -306,9 +314,19 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             "shrinkage": choice.form.kappa,
             "logit_adjustment": calibration.tau,
             "learned": model.learned,
+            "novelty_limit": model.limits and model.limits.novelty,
+            "doubt_limit": model.limits and model.limits.doubt,
             "leave_one_out_accuracy": choice.accuracy,
             "memorised": choice.memorised,
+            "why": _why(model, method),
         }
+        keep = choice.form.shrink(model.statistics.weight_c)[model.statistics.weight_c > 0]
+        self._say(f"{method}: {self.choices_['why']}.")
+        self._say(
+            f"rows {model.preparation.kind}, ridge {choice.form.ridge:g}; prototypes keep "
+            f"{100 * float(keep.min()):.0f} to {100 * float(keep.max()):.0f} % of their class "
+            f"means; tau {calibration.tau:.2g}, sharpness {calibration.sharpness:.2g}."
+        )
         self._keep_space(model.statistics, model.weight_cd, model.bias_c)
 
     def _keep_space(self, statistics: Statistics, weight_cd: Tensor, bias_c: Tensor) -> None:
@@ -334,6 +352,22 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     def _say(self, text: str) -> None:
         if self.verbose:
             print(f"PrototypeClassifier: {text}", file=sys.stderr)
+
+
+def _why(model: Whitened, method: str) -> str:
+    """Say what spoke for the choices."""
+    choice = model.choice
+    if choice.accuracy is None:
+        return "no class has a row to spare: neutral values, class means"
+    right = f"{100 * choice.accuracy:.1f} % of the rows are right without themselves"
+    if choice.saturated:
+        first = f"{right}: what is good for easy and for memorised rows"
+    else:
+        first = f"{right}, and likelier than with what else was tried"
+    if method == "closed-form":
+        return first
+    learned = "goes on from there" if model.learned else "is left out: too many rows, or it harms"
+    return f"{first}; learning {learned}"
 
 
 @contextmanager

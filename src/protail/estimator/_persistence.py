@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from protail import ops
 from protail._files import OutputError, check_free, explained, new_folder, read_folder
 from protail.estimator._card import model_card
-from protail.estimator._checks import METHODS, check_device, check_prior, check_settings
+from protail.estimator._checks import METHODS, PRIORS, check_device, check_prior, check_settings
 from protail.estimator._features import PREPARATION_ARRAYS, PREPARATIONS, as_tensor
 from protail.estimator._whitened import space_map
 from protail.models.storage import (
@@ -67,8 +67,11 @@ _WHITENED_CHOICES = (
     "shrinkage",
     "logit_adjustment",
     "learned",
+    "novelty_limit",
+    "doubt_limit",
     "leave_one_out_accuracy",
     "memorised",
+    "why",
 )
 _PAPER_CHOICES = (
     "method",
@@ -87,7 +90,7 @@ _PAPER_CHOICES = (
 # Tensors of a whitened space.
 _LINEAR = ("coef", "intercept", "covariance")
 # Settings that classifiers of 0.1.0 do not have; they are what is called "paper" now.
-_SINCE_0_1 = {"method": "paper", "memorised": "auto"}
+_SINCE_0_1 = {"method": "paper", "memorised": "auto", "reject": None}
 # Where to compute and how much to say belong to the machine and the moment, not to the model.
 _NOT_KEPT = ("device", "verbose")
 _PRIOR_IN_WEIGHTS = {"tensor": "prior"}
@@ -435,7 +438,7 @@ def _with_settings(
     if fields["prior"] == _PRIOR_IN_WEIGHTS and "prior" in tensors:
         settings["prior"] = tensors["prior"]
     else:
-        fields.one_of("prior", ("uniform", "train"))
+        fields.one_of("prior", PRIORS)
     if fields["random_state"] is not None and fields.whole("random_state") >= 2**32:
         raise fields.wrong("random_state", "a whole number below 2**32, or null")
     made = kind(**settings, device=device)
@@ -461,6 +464,9 @@ def _choices(found: object) -> dict[str, Any]:
             "shrinkage": fields.number("shrinkage", least=0),
             "logit_adjustment": fields.number("logit_adjustment"),
             "learned": fields.truth("learned"),
+            "novelty_limit": fields.number_or_none("novelty_limit"),
+            "why": fields.text("why"),
+            "doubt_limit": fields.number_or_none("doubt_limit", least=0, most=1),
         }
     return choices | {
         "distance": fields.one_of("distance", ops.distance_names(ready=True)),

@@ -14,13 +14,25 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from protail import ops
-from protail.estimator._checks import check_device, check_prior, check_rows, warn_of_zeros
+from protail.estimator._checks import (
+    check_device,
+    check_labels,
+    check_prior,
+    check_rows,
+    warn_of_zeros,
+)
 from protail.estimator._features import Features, Placement, Preparation, Rows, compute_dtype
-from protail.estimator._whitened import space_map
+from protail.estimator._suspicion import Suspicious, suspicious
+from protail.estimator._whitened import new_class_weight, space_map
 
 Array = NDArray[Any]
 
 _SCORES_AT_A_TIME = 2**22
+# Expectation maximisation of the mix of classes ends after so many steps, or at so small a change.
+_MIX_STEPS, _MIX_CHANGE = 200, 1e-5
+# Rows that each class is given before any is seen; the first of equals is taken.
+_BEFOREHAND = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0)
+_TINY = np.finfo(np.float64).tiny
 # Prototypes in float32 whose squares are far from the ends of its range.
 _USUAL_SIZES = 1e-15, 1e15
 
@@ -147,20 +159,41 @@ class LinearInference(Inference):
         return _held(self.scores_of(rows) + self._highest_log_prior)
 
     @cached_property
-    def _space(self) -> tuple[Tensor, Tensor]:
-        """The map to the space of the prototypes, and the prototypes there."""
-        map_dd = space_map(self._fitted, self._features.device)
-        prototypes_cd = torch.from_numpy(self._fitted.prototypes_[self._is_seen]).to(map_dd)
-        return map_dd, torch.linalg.solve_triangular(map_dd, prototypes_cd.mT, upper=False).mT
+    def _map(self) -> Tensor:
+        return space_map(self._fitted, self._features.device)
+
+    def _mapped(self, rows: Tensor) -> Tensor:
+        """Take rows to the space of the prototypes."""
+        z_db = torch.linalg.solve_triangular(self._map, rows.to(self._map).mT, upper=False)
+        z_bd: Tensor = z_db.mT
+        return z_bd
+
+    @cached_property
+    def _prototypes(self) -> Tensor:
+        prototypes_cd = torch.from_numpy(self._fitted.prototypes_[self._is_seen])
+        return self._mapped(prototypes_cd.to(self._map.device))
+
+    @cached_property
+    def _centre(self) -> Tensor:
+        means_cd = torch.from_numpy(self._fitted.class_means_[self._is_seen])
+        return self._mapped(means_cd.to(self._map).mean(0, keepdim=True))
 
     def distances_of(self, rows: Tensor) -> Tensor:
-        map_dd, prototypes_cd = self._space
-        z_bd = torch.linalg.solve_triangular(map_dd, rows.to(map_dd).mT, upper=False).mT
-        found = _held(ops.distances(z_bd, prototypes_cd, "euclidean").to(self._dtype))
-        return self._spread(found, self._is_seen, torch.inf)
+        found = ops.distances(self._mapped(rows), self._prototypes, "euclidean")
+        return self._spread(_held(found.to(self._dtype)), self._is_seen, torch.inf)
 
     def novelty_of(self, rows: Tensor) -> Tensor:
-        return self.distances_of(rows).amin(1)
+        length_b = (self._mapped(rows) - self._centre).square().sum(1)
+        fitted = self._fitted
+        weight = new_class_weight(fitted.scale_, fitted.choices_["shrinkage"])
+        return _held((weight * length_b).to(self._dtype) - self.scores_of(rows).amax(1))
+
+    def rejects(self, rows: Tensor) -> Tensor:
+        """Say which rows are too new or too doubtful to be named."""
+        scores_bc, choices = self.scores_of(rows), self._fitted.choices_
+        doubt_b = 1 - scores_bc.softmax(1).amax(1)
+        rejected_b = self.novelty_of(rows) > choices["novelty_limit"]
+        return rejected_b | (doubt_b > choices["doubt_limit"])
 
 
 class DistanceInference(Inference):
@@ -250,6 +283,42 @@ class _Places:
         ]
 
 
+def class_mix(probabilities_nc: Array, seen_c: NDArray[np.bool_]) -> Array:
+    """Estimate the mix of classes from probabilities under a uniform mix.
+
+    How many rows each class is given beforehand is chosen by how likely each half of the rows is
+    under the mix of the other: a few rows, or doubtful ones, leave the mix uniform.
+    """
+    halves = probabilities_nc[::2], probabilities_nc[1::2]
+
+    def likelihood(beforehand: float) -> float:
+        return sum(
+            float(
+                np.log(
+                    np.maximum(one_nc @ _likeliest_mix(other_nc, seen_c, beforehand), _TINY)
+                ).sum()
+            )
+            for one_nc, other_nc in (halves, halves[::-1])
+        )
+
+    best = max(_BEFOREHAND, key=likelihood)
+    # Whole, the rows are twice as many as in either half: so is what balances them.
+    return _likeliest_mix(probabilities_nc, seen_c, 2 * best)
+
+
+def _likeliest_mix(probabilities_nc: Array, seen_c: NDArray[np.bool_], beforehand: float) -> Array:
+    """Maximise the likelihood where each class is given so many rows beforehand."""
+    mix_c: Array = seen_c / seen_c.sum()
+    for _ in range(_MIX_STEPS if np.isfinite(beforehand) else 0):
+        # One division a row: what each class has of a row is never written down.
+        share_n = 1 / np.maximum(probabilities_nc @ mix_c, _TINY)
+        rows_c = mix_c * (share_n @ probabilities_nc) + beforehand * seen_c
+        before_c, mix_c = mix_c, rows_c / rows_c.sum()
+        if np.abs(mix_c - before_c).max() < _MIX_CHANGE:
+            break
+    return mix_c
+
+
 def _far_scores(rows: Tensor, weight_dc: Tensor) -> Tensor:
     """Score rows so far away that their products overflow: relative to the best class."""
     size_b1 = rows.abs().amax(1, keepdim=True)
@@ -318,11 +387,14 @@ class PredictingMixin:
         Returns
         -------
         ndarray of shape (n_samples,)
-            Labels.
+            Labels; None where ``reject`` was set and a row is too new or too doubtful.
         """
         inference = self._inference(X)
         codes = inference.collect(inference.best_of)
         labels: Array = self.classes_[codes]
+        if isinstance(inference, LinearInference) and self.choices_["novelty_limit"] is not None:
+            labels = labels.astype(object)
+            labels[inference.collect(inference.rejects)] = None
         return labels
 
     def decision_function(self, X: Any) -> Array:
@@ -413,9 +485,11 @@ class PredictingMixin:
         return inference.collect(inference.distances_of)
 
     def novelty_score(self, X: Any) -> Array:
-        """Say how little each row looks like any known class: how far the nearest mean is.
+        """Say how little each row looks like any known class.
 
-        Prototypes stand where they tell classes apart; class means stand where the classes are.
+        In a whitened space: how much likelier a row is in a class nobody has seen, drawn like the
+        known ones, than in the likeliest known class (the logarithm of the ratio, sharpened as the
+        logits are). With the paper's method: how far the nearest class mean is.
 
         Parameters
         ----------
@@ -427,18 +501,93 @@ class PredictingMixin:
         ndarray of shape (n_samples,)
             Larger for rows that belong to no class.
         """
-        inference = self._inference(X)
+        inference = self._inference(X, "uniform")
         return inference.collect(inference.novelty_of)
 
-    def _inference(self, X: Any) -> Inference:
+    def suspicious_rows(self, X: Any, y: Any) -> Suspicious:
+        """Find training rows whose label another class explains better.
+
+        Each row is scored by what the other rows say, so that a wrong label cannot vouch for
+        itself; so is a row of a rare class, whose prototype then has one row less. The only row of
+        a class cannot be told from a wrong one and is never named.
+
+        Parameters
+        ----------
+        X : array-like, tensor or frame of shape (n_samples, n_features)
+            The rows that were fitted.
+        y : array-like of shape (n_samples,)
+            Their labels.
+
+        Returns
+        -------
+        rows, suggested, log_odds : ndarray
+            Of the rows that another class explains better, most suspicious first: their places in
+            ``X``, that class, and the logarithm of how much likelier it is.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from protail import PrototypeClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> y[3] = 2
+        >>> found = PrototypeClassifier().fit(X, y).suspicious_rows(X, y)
+        >>> int(found.rows[0]), int(found.suggested[0])
+        (3, 0)
+        """
+        check_is_fitted(self)
+        if self.choices_["method"] == "paper":
+            raise ValueError(
+                "the classifier was learned by method='paper', which does not know its rows "
+                "without each other; expected a whitened space. Set method='whitened' and fit."
+            )
+        device = check_device(self.device, X)
+        rows, _ = check_rows(self, X, reset=False)
+        labels = check_labels(y, len(rows))
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        if (unknown := self.classes_[codes] != labels).any():
+            raise ValueError(
+                f"y has the label {labels[unknown].tolist()[0]!r}, which the classifier has not "
+                "learned; expected the labels it was fitted with."
+            )
+        return suspicious(self, self._placed(rows, device), codes)
+
+    def estimate_prior(self, X: Any) -> Array:
+        """Estimate the mix of classes in rows without labels.
+
+        The mix that makes the rows most likely, by expectation maximisation, drawn towards a
+        uniform one as far as one half of the rows asks for it in the mix of the other: a few rows
+        say nothing. ``prior="estimate"`` uses it for the rows of each call.
+
+        Parameters
+        ----------
+        X : array-like, tensor or frame of shape (n_samples, n_features)
+            Feature rows, as they come in use.
+
+        Returns
+        -------
+        ndarray of shape (n_classes,)
+            A fraction for each class; they sum to 1.
+
+        References
+        ----------
+        M. Saerens, P. Latinne, C. Decaestecker: Adjusting the Outputs of a Classifier to New a
+        Priori Probabilities: A Simple Procedure. Neural Computation, 2002.
+        """
+        inference = self._inference(X, "uniform")
+        return class_mix(inference.collect(inference.probabilities_of), self.class_counts_ > 0)
+
+    def _inference(self, X: Any, prior: str | ArrayLike | None = None) -> Inference:
         check_is_fitted(self)
         device = check_device(self.device, X)
         rows, n_zeros = check_rows(self, X, reset=False)
         if self._drops_lengths:
             warn_of_zeros(n_zeros)
-        prior = check_prior(self.prior, self.class_counts_)
+        prior = self.prior if prior is None else prior
+        fractions = check_prior(prior, self.class_counts_)
+        if isinstance(prior, str) and prior == "estimate":
+            fractions = self.estimate_prior(X)
         kind = DistanceInference if self.choices_["method"] == "paper" else LinearInference
-        return kind(self, self._placed(rows, device, keep=False), prior)
+        return kind(self, self._placed(rows, device, keep=False), fractions)
 
     def _placed(self, rows: Rows, device: torch.device, *, keep: bool = True) -> Features:
         """Rows as they are compared with prototypes."""

@@ -101,6 +101,13 @@ class Choice:
         return self.saturated and self.form.kappa < _MEMORISED_KAPPA
 
 
+class Limits(NamedTuple):
+    """Rows with more novelty or more doubt than this are rejected."""
+
+    novelty: float
+    doubt: float
+
+
 @dataclass(frozen=True)
 class Whitened:
     """The classifier: ``logits = preparation(x) @ weight.T + bias``."""
@@ -111,6 +118,7 @@ class Whitened:
     weight_cd: Tensor
     bias_c: Tensor
     learned: bool
+    limits: Limits | None
 
     def logits(self, x_nd: Tensor) -> Tensor:
         """Score rows; a class without rows has minus infinity."""
@@ -338,7 +346,9 @@ def _with_best_ridge(space: _Space) -> Choice:
     return best
 
 
-def harmless(space: _Space, choice: Choice, *, learn: bool) -> Whitened:
+def harmless(
+    space: _Space, choice: Choice, *, learn: bool, reject: float | None = None
+) -> Whitened:
     """Learn, take back what loses a class that class means get right, and calibrate."""
     rows = space.evidence
     before_nc = _nearest_means(space.statistics, rows)
@@ -349,8 +359,14 @@ def harmless(space: _Space, choice: Choice, *, learn: bool) -> Whitened:
         if not len(lost_classes(before_nc, after_nc, rows.code_n)):
             break
     chosen = replace(choice, form=form, calibration=calibration)
-    factor = _last_factor(space, chosen, learned=bool(added_cd.any()))
+    honest, logits_nc = _scored_without(space, chosen, learned=bool(added_cd.any()))
+    factor, limits = 1.0, None
+    if len(honest.code_n):
+        known = honest.code_n, form.weight_c > 0, honest.weight_n
+        factor = final_factor(logits_nc, *known, _LEAST_SURPRISE)
     chosen = replace(chosen, calibration=calibration.times(factor))
+    if reject is not None and len(honest.code_n):
+        limits = _limits(honest, factor * logits_nc, chosen, reject)
     exact = ClosedForm.of(space.statistics, form.ridge, kappa=form.kappa)
     weight_cd, bias_c = linear(exact, chosen.calibration, factor * added_cd)
     if space.span is None:
@@ -360,7 +376,7 @@ def harmless(space: _Space, choice: Choice, *, learn: bool) -> Whitened:
         statistics = Statistics.of(x_nd.double(), code_n, len(weight_cd), weight_n)
         weight_cd = space.span.back(weight_cd)
     learned = bool(added_cd.any())
-    return Whitened(space.preparation, statistics, chosen, weight_cd, bias_c, learned)
+    return Whitened(space.preparation, statistics, chosen, weight_cd, bias_c, learned, limits)
 
 
 def _milder(
@@ -377,18 +393,48 @@ def _milder(
     yield means, Calibration(_ONLY_RIDGE * calibration.sharpness, 0.0, 0.0), nothing_cd
 
 
-def _last_factor(space: _Space, choice: Choice, *, learned: bool) -> float:
-    """Calibrate once more, by rows that had no part in the learning."""
-    rows = space.evidence
-    if not len(rows.code_n):
-        return 1.0
-    if learned:
-        rows, logits_nc = _learned_by_halves(space.learnable.mapped(choice.form), choice)
-    else:
-        without = choice.form.without(*rows.mapped(choice.form))
-        logits_nc = choice.calibration(without.logits(), choice.form.weight_c)
-    filled_c = choice.form.weight_c > 0
-    return final_factor(logits_nc, rows.code_n, filled_c, rows.weight_n, _LEAST_SURPRISE)
+def _scored_without(space: _Space, choice: Choice, *, learned: bool) -> tuple[Rows, Tensor]:
+    """Score mapped rows by what was fitted without them."""
+    if learned and len(space.evidence.code_n):
+        return _learned_by_halves(space.learnable.mapped(choice.form), choice)
+    rows = space.evidence.mapped(choice.form)
+    return rows, choice.calibration(choice.form.without(*rows).logits(), choice.form.weight_c)
+
+
+def new_class_weight(sharpness: float, kappa: float) -> float:
+    """Say what the squared distance from the centre weighs in the novelty of a row.
+
+    A class that nobody has seen has its mean anywhere that class means are: its rows lie around
+    the centre with the variance ``1 + 1 / kappa``, those of a known class around their prototype
+    with the variance 1. Of the difference of the two squares, the prototype's logit has the rest.
+    """
+    return sharpness / (2 * (1 + kappa))
+
+
+def _limits(rows: Rows, logits_nc: Tensor, choice: Choice, reject: float) -> Limits:
+    """Find limits that so many of such rows exceed, classes weighing alike."""
+    form = choice.form
+    length_n = form.without(*rows).lengths()
+    weight = new_class_weight(choice.calibration.sharpness, form.kappa)
+    novelty_n = weight * length_n - logits_nc.amax(1)
+    doubt_n = 1 - logits_nc.softmax(1).amax(1)
+    weight_n = class_balanced(rows.code_n, rows.weight_n.to(logits_nc))
+
+    def at(values_n: Tensor, level: float) -> float:
+        """Give the value that this part of the rows does not exceed."""
+        sorted_n, order = values_n.sort()
+        place = int(torch.searchsorted(weight_n[order].cumsum(0), level))
+        return float(sorted_n[min(place, len(sorted_n) - 1)])
+
+    def level(values_n: Tensor) -> Tensor:
+        order = values_n.argsort()
+        level_n = torch.empty_like(values_n)
+        level_n[order] = weight_n[order].cumsum(0)
+        return level_n
+
+    # Both limits at the same level, so that either says as much.
+    both = at(torch.maximum(level(novelty_n), level(doubt_n)), 1 - reject)
+    return Limits(at(novelty_n, both), at(doubt_n, both))
 
 
 def _learned_by_halves(rows: Rows, choice: Choice) -> tuple[Rows, Tensor]:
