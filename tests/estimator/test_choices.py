@@ -24,6 +24,7 @@ from protail.estimator._paper import (
 
 CPU = torch.device("cpu")
 CHOOSE_ALL = Settings(
+    reject=None,
     method="paper",
     memorised="auto",
     distance="euclidean",

@@ -44,7 +44,7 @@ def test_prototypes_are_those_of_the_loop(counts, n_channels, ridge, seed):
     given_rows = torch.from_numpy(x), torch.from_numpy(code)
     statistics = Statistics.of(*given_rows, len(counts))
     form = ClosedForm.of(statistics, ridge)
-    absolute = ridge * float(statistics.within().diagonal().mean())
+    absolute = ridge * float(statistics.within.diagonal().mean())
     new = np.random.default_rng(seed + 1).normal(size=(3, n_channels))
     expected = logits_by_loop(x, code, new, len(counts), absolute, form.kappa)
     np.testing.assert_allclose(
@@ -63,7 +63,7 @@ def test_a_row_left_out_is_as_if_it_had_never_been(counts, n_channels, ridge, se
         return
     # The ridge is kept in units of what the covariance was divided by.
     ratio = form.degrees / (form.degrees - 1)
-    absolute = ratio * ridge * float(statistics.within().diagonal().mean())
+    absolute = ratio * ridge * float(statistics.within.diagonal().mean())
     found = form.without(
         form.mapped(torch.from_numpy(x[held])), torch.from_numpy(code[held])
     ).logits()

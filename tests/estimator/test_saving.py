@@ -182,6 +182,7 @@ def test_settings_come_back():
         "momentum": np.float64(0.5),
         "batch_size": np.int16(16),
         "sampling": "square-root",
+        "reject": None,
         "device": "cpu",
         "random_state": np.int32(7),
         "verbose": 0,

@@ -336,7 +336,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             "coef_": weight_cd,
             "intercept_": bias_c.masked_fill(statistics.weight_c == 0, 0),
             "class_means_": statistics.mean_cd,
-            "covariance_": statistics.within(),
+            "covariance_": statistics.within,
             "prototypes_": statistics.centre + weight_cd @ covariance_dd / self.scale_,
         }
         dtype = self.preparation_["origin"].dtype

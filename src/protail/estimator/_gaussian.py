@@ -12,6 +12,7 @@ mapped: ``-d^2 / 2`` but for a number that all classes have in common.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ class Statistics:
             self.n_channels,
         )
 
-    @property
+    @cached_property
     def mean_cd(self) -> Tensor:
         """The mean of each class; zeros where there are no rows."""
         return self.sum_cd / self.weight_c.clamp_min(1).unsqueeze(1)
@@ -73,19 +74,22 @@ class Statistics:
         """Rows less classes that have any: what the scatter is divided by."""
         return float((self.weight_c.sum() - (self.weight_c > 0).sum()).clamp_min(1))
 
+    @cached_property
     def within(self) -> Tensor:
-        """Give the pooled covariance of the rows around the means of their classes."""
+        """The pooled covariance of the rows around the means of their classes."""
         return (self.square_dd - self.mean_cd.mT @ self.sum_cd) / self.degrees
 
     def covariance(self, ridge: float) -> tuple[Tensor, Tensor]:
         """Give `within` with what a ridge adds to its diagonal, and that number."""
-        within_dd = self.within()
+        within_dd = self.within
         variance = within_dd.diagonal().sum() / self.n_channels
         if variance <= 0:  # no class has two rows that differ: how far classes are must do
             between_d = self.mean_cd[self.weight_c > 0].var(0, correction=0)
             variance = between_d.sum() / self.n_channels
         added = (ridge * variance).clamp_min(torch.finfo(within_dd.dtype).tiny ** 0.5)
-        return within_dd + added * torch.eye(len(within_dd)).to(within_dd), added
+        covariance_dd = within_dd.clone()
+        covariance_dd.diagonal().add_(added)
+        return covariance_dd, added
 
 
 @dataclass(frozen=True)
@@ -120,12 +124,23 @@ class ClosedForm:
         filled_c = weight_c > 0
         mean_cd = (statistics.mean_cd - statistics.centre).to(map_dd) * filled_c.unsqueeze(1)
         mean_cd = _mapped(map_dd, mean_cd)
-        if kappa is None:
-            # The variances that a row has around its class mean: the trace of L^-1 W L^-T.
-            inverse_dd = _mapped(map_dd, torch.eye(len(map_dd)).to(map_dd))
-            noise = (len(map_dd) - added.to(map_dd) * inverse_dd.square().sum()).clamp_min(0)
-            kappa = _kappa(mean_cd[filled_c], weight_c[filled_c], noise)
-        return cls(map_dd, centre_d, mean_cd, weight_c, ridge, kappa, statistics.degrees)
+        form = cls(map_dd, centre_d, mean_cd, weight_c, ridge, kappa or 0.0, statistics.degrees)
+        if kappa is not None:
+            return form
+        # The variances that a row has around its class mean: the trace of L^-1 W L^-T.
+        inverse_dd = _mapped(map_dd, torch.eye(len(map_dd)).to(map_dd))
+        return form.shrunk(len(map_dd) - added.to(map_dd) * inverse_dd.square().sum())
+
+    def shrunk(self, noise: Tensor) -> ClosedForm:
+        """Shrink means as much as the variance asks for that mapped rows have around them."""
+        filled_c = self.weight_c > 0
+        kappa = _kappa(self.mean_cd[filled_c], self.weight_c[filled_c], noise.clamp_min(0))
+        return replace(self, kappa=kappa)
+
+    def noise(self, z_nd: Tensor, code_n: Tensor, weight_n: Tensor) -> Tensor:
+        """Give the variance of mapped rows around their class means, all channels together."""
+        length_n = (z_nd - self.mean_cd[code_n]).square().sum(1)
+        return weight_n.to(length_n) @ length_n / self.degrees
 
     def mapped(self, x_nd: Tensor) -> Tensor:
         """Take rows to the space of the prototypes."""

@@ -192,8 +192,9 @@ class LinearInference(Inference):
         """Say which rows are too new or too doubtful to be named."""
         scores_bc, choices = self.scores_of(rows), self._fitted.choices_
         doubt_b = 1 - scores_bc.softmax(1).amax(1)
-        rejected_b = self.novelty_of(rows) > choices["novelty_limit"]
-        return rejected_b | (doubt_b > choices["doubt_limit"])
+        rejected_b: Tensor = self.novelty_of(rows) > choices["novelty_limit"]
+        rejected_b |= doubt_b > choices["doubt_limit"]
+        return rejected_b
 
 
 class DistanceInference(Inference):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ _SCREENED_ROWS, _SCREENED_A_CLASS, _SCREENED_CLASSES = 512, 6, 512
 # themselves, in at most so many (row, class) pairs.
 _MOST_ROWS, _MOST_NUMBERS = 8192, 2**23
 # Part of their mean square that is added to the products of rows that are fewer than channels.
-_DEPENDENT = 1e-10
+_DEPENDENT = {torch.float64: 1e-10, torch.float32: 1e-5}
 _MOST_EVIDENCE, _MOST_ENTRIES, _FEWEST_EVIDENCE = 4096, 2**22, 64
 # Learning goes through rows x channels x classes some 25 times: no more rows than this allows.
 _MOST_WORK = 5e9
@@ -155,7 +155,9 @@ def choose(
     few, n_few = table.few()
     best: tuple[_Space, Choice] | None = None
     for kind in preparations:
-        space = _Space.of_rows(Preparation.of(kind, *few[::2]), few, n_few, table.rng)
+        preparation = Preparation.of(kind, *few[::2])
+        rough = few.x_nd.dtype if len(few.x_nd) < len(codes) else torch.float64
+        space = _Space.of_rows(preparation, few, n_few, table.rng, rough)
         choice = space.tried(RIDGES[_FIRST_RIDGE])
         if best is None or _is_better(space, choice, *best):
             best = space, choice
@@ -254,19 +256,36 @@ class _Space:
     evidence: Rows
     learnable: Rows
     span: _Span | None = None
+    _recent: list[tuple[Rows, Tensor, Rows]] = field(default_factory=list)
+
+    def mapped(self, rows: Rows, form: ClosedForm) -> Rows:
+        """Take rows to the space of some prototypes, or find that this was done a moment ago."""
+        for given, map_dd, found in self._recent:
+            if given is rows and map_dd is form.map_dd:
+                return found
+        found = rows.mapped(form)
+        self._recent[:] = [*self._recent[-2:], (rows, form.map_dd, found)]
+        return found
 
     @classmethod
     def of_rows(
-        cls, preparation: Preparation, given: Rows, n_classes: int, rng: np.random.Generator
+        cls,
+        preparation: Preparation,
+        given: Rows,
+        n_classes: int,
+        rng: np.random.Generator,
+        dtype: torch.dtype = torch.float64,
     ) -> _Space:
         """Prepare rows that are all there are, or stand for all."""
         rows, span = given._replace(x_nd=preparation(given.x_nd)), None
         n_channels = rows.x_nd.shape[1]
         if len(rows.x_nd) < n_channels:
-            span = _Span.of(rows)
+            span = _Span.of(rows, dtype)
             rows = rows._replace(x_nd=span.triangle_nn.to(rows.x_nd))
         statistics = Statistics.of(rows.x_nd, rows.code_n, n_classes, rows.weight_n, n_channels)
-        return cls(preparation, statistics, rows.at(_evidence(rows, n_classes, rng)), rows, span)
+        index = _evidence(rows, n_classes, rng)
+        evidence = rows if len(index) == len(rows.code_n) else rows.at(index)
+        return cls(preparation, statistics, evidence, rows, span)
 
     @classmethod
     def of_table(cls, kind: str, table: _Table) -> _Space:
@@ -289,10 +308,18 @@ class _Space:
     def tried(self, ridge: float) -> Choice:
         """Score rows without themselves."""
         rows = self.evidence
-        form = ClosedForm.of(self.statistics, ridge, rows.x_nd.dtype)
+        # Means are shrunk by the scatter of the rows, which is known where all that have some are
+        # here; else it takes as long as mapping as many rows as there are channels.
+        scattered = int((self.statistics.weight_c[self.statistics.weight_c > 1]).sum())
+        complete = math.isclose(scattered, float(rows.weight_n.sum()))
+        kappa = 0.0 if complete else None
+        form = ClosedForm.of(self.statistics, ridge, rows.x_nd.dtype, kappa)
         if not len(rows.code_n):  # no class has a row to spare: nothing can be known
             return Choice(form, Calibration(1.0, 0.0, math.inf), None)
-        logits_nc = form.without(*rows.mapped(form)).logits()
+        rows = self.mapped(rows, form)
+        if complete:
+            form = form.shrunk(form.noise(*rows))
+        logits_nc = form.without(*rows).logits()
         calibration = calibrate(logits_nc, rows.code_n, form.weight_c, rows.weight_n)
         right_n = calibration(logits_nc, form.weight_c).argmax(1) == rows.code_n
         accuracy = min(float(class_balanced(rows.code_n, rows.weight_n) @ right_n.double()), 1.0)
@@ -309,13 +336,13 @@ class _Span(NamedTuple):
     triangle_nn: Tensor
 
     @classmethod
-    def of(cls, whole: Rows) -> _Span:
+    def of(cls, whole: Rows, dtype: torch.dtype) -> _Span:
         """Take the Cholesky factor of their products for coordinates."""
-        x_nd = whole.x_nd.double()
+        x_nd = whole.x_nd.to(dtype)
         gram_nn = x_nd @ x_nd.mT
         # Rows that depend on each other, as centred ones do, have no factor without it.
-        added = _DEPENDENT * gram_nn.diagonal().mean()
-        gram_nn.diagonal().add_(added.clamp_min(torch.finfo(gram_nn.dtype).tiny ** 0.5))
+        added = _DEPENDENT[dtype] * gram_nn.diagonal().mean()
+        gram_nn.diagonal().add_(added.clamp_min(torch.finfo(dtype).tiny ** 0.5))
         return cls(whole, torch.linalg.cholesky(gram_nn))
 
     def back(self, weight_cn: Tensor) -> Tensor:
@@ -353,7 +380,7 @@ def harmless(
     rows = space.evidence
     before_nc = _nearest_means(space.statistics, rows)
     for form, calibration, added_cd in _milder(space, choice, learn=learn):
-        mapped = rows.mapped(form)
+        mapped = space.mapped(rows, form)
         after_nc = mapped.x_nd @ added_cd.mT
         after_nc += calibration(form.without(*mapped).logits(), form.weight_c)
         if not len(lost_classes(before_nc, after_nc, rows.code_n)):
@@ -373,7 +400,7 @@ def harmless(
         statistics = space.statistics
     else:
         x_nd, code_n, weight_n = space.span.whole
-        statistics = Statistics.of(x_nd.double(), code_n, len(weight_cd), weight_n)
+        statistics = Statistics.of(x_nd, code_n, len(weight_cd), weight_n)
         weight_cd = space.span.back(weight_cd)
     learned = bool(added_cd.any())
     return Whitened(space.preparation, statistics, chosen, weight_cd, bias_c, learned, limits)
@@ -386,7 +413,7 @@ def _milder(
     form, calibration = choice.form, choice.calibration
     nothing_cd = torch.zeros_like(form.mean_cd)
     if learn and len(space.learnable.x_nd) * nothing_cd.numel() <= _MOST_WORK:
-        yield form, calibration, _learned(space.learnable.mapped(form), choice)
+        yield form, calibration, _learned(space.mapped(space.learnable, form), choice)
     yield form, calibration, nothing_cd
     yield form, replace(calibration, tau=0.0), nothing_cd
     means = ClosedForm.of(space.statistics, _ONLY_RIDGE, form.mean_cd.dtype, kappa=0.0)
@@ -396,8 +423,8 @@ def _milder(
 def _scored_without(space: _Space, choice: Choice, *, learned: bool) -> tuple[Rows, Tensor]:
     """Score mapped rows by what was fitted without them."""
     if learned and len(space.evidence.code_n):
-        return _learned_by_halves(space.learnable.mapped(choice.form), choice)
-    rows = space.evidence.mapped(choice.form)
+        return _learned_by_halves(space.mapped(space.learnable, choice.form), choice)
+    rows = space.mapped(space.evidence, choice.form)
     return rows, choice.calibration(choice.form.without(*rows).logits(), choice.form.weight_c)
 
 
