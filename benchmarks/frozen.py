@@ -1,30 +1,44 @@
-"""Classifiers on frozen pretrained features, long-tailed: accuracy, the rarest classes, time.
+"""Classifiers on frozen features, long-tailed: accuracy, calibration, novelty, time and memory.
 
-    python benchmarks/frozen.py FEATURES [--part develop|judge] [--only NAME ...] [--json FILE]
+    python benchmarks/frozen.py FEATURES [--part develop|judge|memorised|gaussian] [--only NAME ...]
+        [--json FILE]
 
 FEATURES is what `frozen_features.py` wrote. Each set is cut to three random long tails; test rows
 are the same number of every class. ``best of LR + LA`` has its preparation and its C chosen *on
 the test rows*, for the mean of the three: nobody who sees training rows alone can know them.
+Columns: balanced accuracy of all classes, and of the common, middle and rarest third; balanced
+negative log-likelihood; calibration error, classes weighing alike; AUROC with which rows of classes
+left out of the training are found (a third of the classes); seconds and MiB of a fit.
 
 Rules are made with the part ``develop`` in view; ``judge`` is looked at once, at the end.
+``memorised`` are features of images that their network learned from (``PROTAIL_SHARED``);
+``gaussian`` is a map of easy to hard generated classes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import threading
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits, load_wine
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from protail import PrototypeClassifier
 from protail.baselines import (
@@ -34,9 +48,12 @@ from protail.baselines import (
     shrinkage_lda,
 )
 from protail.estimator._features import PREPARATIONS, Preparation
+from protail.evaluation import calibration_error
 
 Array = NDArray[Any]
 SEEDS = (0, 1, 2)
+# Of the classes, so many are left out of the training where novelty is measured.
+LEFT_OUT = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -84,14 +101,6 @@ class Problem:
         """Training rows of each class."""
         return np.bincount(self.y)
 
-    def scores(self, predicted: Array) -> tuple[float, float]:
-        """Give balanced accuracy, of all classes and of the rarest third, in per cent."""
-        right = np.array(
-            [100 * np.mean(predicted[self.y_test == c] == c) for c in range(len(self.counts))]
-        )
-        rarest = np.argsort(self.counts, kind="stable")[: len(right) // 3]
-        return float(right.mean()), float(right[rarest].mean())
-
 
 def rows_of(tail: Tail, features: Path) -> tuple[Array, Array, Array]:
     """Read a file: rows, labels, and which are for testing (in small sets none is yet)."""
@@ -128,70 +137,215 @@ def problems(tail: Tail, features: Path) -> Iterator[Problem]:
         )
 
 
-def regression(preparation: str, C: float) -> Callable[[Problem], Array]:
-    """Predict by logistic regression with post-hoc logit adjustment."""
+def prepared(kind: str) -> FunctionTransformer:
+    """Prepare rows as the default does, by the rows themselves where it needs a centre."""
+    kept: list[Preparation] = []
 
-    def predict(problem: Problem) -> Array:
-        rows = [torch.from_numpy(part) for part in (problem.x, problem.x_test)]
-        prepared = Preparation.of(preparation, rows[0], torch.ones(len(rows[0])))
-        x, x_test = (prepared(part).numpy() for part in rows)
-        return LogitAdjustedRegression(C=C).fit(x, problem.y).predict(x_test)
+    def prepare(x: Array) -> Array:
+        rows = torch.from_numpy(np.ascontiguousarray(x))
+        if not kept:
+            kept.append(Preparation.of(kind, rows, torch.ones(len(rows))))
+        result: Array = kept[0](rows).numpy()
+        return result
 
-    return predict
-
-
-def fitted(make: Callable[[], Any]) -> Callable[[Problem], Array]:
-    """Predict by a scikit-learn estimator."""
-    return lambda problem: make().fit(problem.x, problem.y).predict(problem.x_test)
+    return FunctionTransformer(prepare)
 
 
-HEADS: dict[str, Callable[[Problem], Array]] = {
-    "PrototypeClassifier": fitted(PrototypeClassifier),
-    "closed form alone": fitted(partial(PrototypeClassifier, method="closed-form")),
-    "the paper's": fitted(partial(PrototypeClassifier, method="paper", random_state=0)),
-    "nearest class mean": fitted(nearest_class_mean),
-    "LR, balanced": fitted(balanced_logistic_regression),
-    "shrinkage LDA": fitted(shrinkage_lda),
+def regression(kind: str, C: float) -> Any:
+    """Make logistic regression with post-hoc logit adjustment on prepared rows."""
+    return make_pipeline(prepared(kind), LogitAdjustedRegression(C=C))
+
+
+HEADS: dict[str, Callable[[], Any]] = {
+    "PrototypeClassifier": PrototypeClassifier,
+    "closed form alone": partial(PrototypeClassifier, method="closed-form"),
+    "the paper's": partial(PrototypeClassifier, method="paper", random_state=0),
+    "nearest class mean": nearest_class_mean,
+    "LR, balanced": balanced_logistic_regression,
+    "shrinkage LDA": shrinkage_lda,
     **{
-        f"LR + LA, {name}, C={C:g}": regression(name, C)
+        f"LR + LA, {name}, C={C:g}": partial(regression, name, C)
         for name in PREPARATIONS[:-1]
         for C in (10.0, 100.0, 1000.0)
     },
 }
 
 
+@dataclass
+class Scores:
+    """What one head makes of one problem, or the mean of several."""
+
+    balanced: float
+    common: float
+    middle: float
+    rarest: float
+    surprise: float
+    calibration: float
+    auroc: float
+    seconds: float
+    mebibytes: float
+
+    @classmethod
+    def mean(cls, every: list[Scores]) -> Scores:
+        """Average them."""
+        return cls(*np.mean([list(asdict(each).values()) for each in every], 0).tolist())
+
+    def __str__(self) -> str:
+        return (
+            f"{self.balanced:6.1f} ({self.common:5.1f} {self.middle:5.1f} {self.rarest:5.1f}) "
+            f"{self.surprise:6.2f} {self.calibration:6.1f} {self.auroc:6.1f} "
+            f"{self.seconds:8.2f} {self.mebibytes:7.0f}"
+        )
+
+
+def measured(fit: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Fit; give the result, seconds, and by how many MiB the process grew meanwhile."""
+    process, done, most = psutil.Process(), threading.Event(), 0
+    before = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.005):
+            most = max(most, process.memory_info().rss - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.perf_counter()
+    fitted = fit()
+    seconds = time.perf_counter() - start
+    done.set()
+    watcher.join()
+    return fitted, seconds, most / 2**20
+
+
+def tried(make: Callable[[], Any], problem: Problem, seed: int, *, thorough: bool) -> Scores:
+    """Fit and score a head."""
+    model, seconds, mebibytes = measured(lambda: make().fit(problem.x, problem.y))
+    right = model.predict(problem.x_test) == problem.y_test
+    by_class = 100 * np.bincount(problem.y_test, right) / np.bincount(problem.y_test)
+    thirds = np.array_split(by_class[np.argsort(-problem.counts, kind="stable")], 3)
+    surprise = calibration = auroc = np.nan
+    if thorough and hasattr(model, "predict_proba"):
+        p = model.predict_proba(problem.x_test)
+        own = p[np.arange(len(p)), problem.y_test]
+        surprise = -np.log(np.maximum(own, 1e-12)).mean()
+        calibration = 100 * calibration_error(p.max(1), right)
+        auroc = unseen_auroc(make, problem, seed)
+    return Scores(
+        float(by_class.mean()),
+        *(float(third.mean()) for third in thirds),
+        float(surprise),
+        calibration,
+        auroc,
+        seconds,
+        mebibytes,
+    )
+
+
+def unseen_auroc(make: Callable[[], Any], problem: Problem, seed: int) -> float:
+    """Leave classes out, and see whether their rows are told from those of the others."""
+    unseen = np.random.default_rng(seed).random(len(problem.counts)) < LEFT_OUT
+    unseen[:2] = False, True
+    kept, is_new = ~unseen[problem.y], unseen[problem.y_test]
+    model = make().fit(problem.x[kept], problem.y[kept])
+    if not isinstance(model, PrototypeClassifier):
+        return 100 * float(roc_auc_score(is_new, -model.predict_proba(problem.x_test).max(1)))
+    found = [model.novelty_score(problem.x_test)]
+    if model.choices_["method"] != "paper":  # the usual three, by the same classifier
+        logits = torch.from_numpy(
+            model.predict_proba(problem.x_test).astype(np.float64)
+            if len(model.classes_) == 2
+            else model.decision_function(problem.x_test).astype(np.float64)
+        )
+        found += [
+            model.distances(problem.x_test).min(1),
+            -logits.logsumexp(1).numpy(),
+            -model.predict_proba(problem.x_test).max(1),
+        ]
+    first, *usual = (100 * float(roc_auc_score(is_new, each)) for each in found)
+    if usual:
+        USUAL.append((first, *usual))
+    return first
+
+
+# AUROC of the novelty score, distance, energy and largest probability, of the same classifiers.
+USUAL: list[tuple[float, ...]] = []
+
+
+def memorised() -> Iterator[tuple[str, list[Problem]]]:
+    """Give features of images that their network learned from, CIFAR-100-LT at imbalance 100."""
+    folder = Path(os.environ.get("PROTAIL_SHARED", "")) / "data/features"
+    for network in ("resnet34", "resnet32"):
+        with np.load(folder / f"cifar100-lt-100_{network}.npz") as file:
+            x, x_test = (file[key].astype(np.float32) for key in ("x_train", "x_test"))
+            yield f"memorised {network}", [Problem(x, file["y_train"], x_test, file["y_test"])]
+
+
+def gaussian() -> Iterator[tuple[str, list[Problem]]]:
+    """Draw classes around centres of a spread, with noise of 1."""
+    cases = product((5, 20, 100), (32, 384), (0.5, 1.0, 2.0, 4.0), (10, 100))
+    for n_classes, n_channels, spread, imbalance in cases:
+        counts = np.round(500 * imbalance ** (-np.arange(n_classes) / (n_classes - 1))).astype(int)
+        cut = []
+        for seed in SEEDS:
+            rng = np.random.default_rng(seed)
+            centres = spread * rng.normal(size=(n_classes, n_channels))
+            labels = np.repeat(np.arange(n_classes), counts), np.repeat(np.arange(n_classes), 40)
+            rows = [centres[y] + rng.normal(size=(len(y), n_channels)) for y in labels]
+            cut.append(Problem(rows[0], labels[0], rows[1], labels[1]))
+        yield f"{n_classes} classes, {n_channels} channels, {spread:g}, 1:{imbalance}", cut
+
+
+def sets(part: str, features: Path) -> Iterator[tuple[str, list[Problem]]]:
+    """Give the problems of a part of the benchmark."""
+    if part in ("develop", "judge"):
+        for name, tail in (DEVELOP if part == "develop" else JUDGE).items():
+            yield name, list(problems(tail, features))
+    else:
+        yield from (memorised if part == "memorised" else gaussian)()
+
+
 def main() -> None:
     """Print a line for each set and head."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("features", type=Path)
-    parser.add_argument("--part", choices=["develop", "judge"], default="develop")
+    parser.add_argument(
+        "--part", choices=["develop", "judge", "memorised", "gaussian"], default="develop"
+    )
     parser.add_argument("--only", nargs="+", default=[], help="heads whose names hold one of these")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
+    warnings.simplefilter("ignore")  # not converged, a class of one row
     record: dict[str, dict[str, Any]] = defaultdict(dict)
-    for name, tail in (DEVELOP if chosen.part == "develop" else JUDGE).items():
-        cut = list(problems(tail, chosen.features))
+    print(
+        " " * 28 + "   all (common middle rarest)  surprise  calib.  auroc  seconds     MiB",
+        flush=True,
+    )
+    for name, cut in sets(chosen.part, chosen.features):
         print(f"{name}: {len(cut[0].y):,} rows x {cut[0].x.shape[1]}, {len(cut[0].counts)} classes")
-        for head, predict in HEADS.items():
+        rivals: dict[str, Scores] = {}
+        for head, make in HEADS.items():
             if chosen.only and not any(part in head for part in chosen.only):
                 continue
-            start = time.perf_counter()
-            every = [problem.scores(predict(problem)) for problem in cut]
-            seconds = (time.perf_counter() - start) / len(cut)
-            balanced, rarest = np.mean(every, 0)
-            record[name][head] = {"balanced": balanced, "rarest": rarest, "seconds": seconds}
-            if not head.startswith("LR + LA"):
-                print(f"  {head:26}{balanced:6.1f} ({rarest:4.1f}) {seconds:7.2f} s", flush=True)
-        rivals = {head: each for head, each in record[name].items() if head.startswith("LR + LA")}
+            is_rival = head.startswith("LR + LA")
+            thorough = chosen.part != "gaussian" and (not is_rival or ", l2, C=100" in head)
+            every = [
+                tried(make, problem, seed, thorough=thorough) for seed, problem in enumerate(cut)
+            ]
+            found = Scores.mean(every)
+            record[name][head] = asdict(found)
+            if is_rival:
+                rivals[head] = found
+            if not is_rival or thorough:
+                print(f"  {head:26}{found}", flush=True)
         if rivals:
-            head, best = max(rivals.items(), key=lambda each: each[1]["balanced"])
-            print(
-                f"  best of LR + LA           {best['balanced']:6.1f} ({best['rarest']:4.1f}) "
-                f"{best['seconds']:7.2f} s   {head}",
-                flush=True,
-            )
+            head, best = max(rivals.items(), key=lambda each: each[1].balanced)
+            print(f"  {'best of LR + LA':26}{best}  {head}", flush=True)
         if chosen.json:
             chosen.json.write_text(json.dumps(record, indent=1))
+    if USUAL:
+        print("AUROC of novelty score, distance, energy, largest probability:")
+        print(" ", np.round(np.mean(USUAL, 0), 1).tolist())
 
 
 if __name__ == "__main__":
