@@ -1,0 +1,286 @@
+"""Single examples that are worth a look, and their photos."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protail._messages import counted
+from protail.report._parts import Card, Section, Table, Thumbnails, percent
+from protail.report.data import Examples, ReportData
+
+Array = NDArray[Any]
+
+# Pixels of the longer side of a photo in a card.
+_SIDE = 176
+_SHOWN, _LISTED = 8, 100
+# Cosine of the features of photos that are nearly the same; products that are worth a minute.
+_ALIKE, _MOST_PRODUCTS = 0.97, 2e12
+_ROWS_AT_A_TIME = 1024
+
+
+class Gallery:
+    """The held-out and training examples of a report, with codes of classes and photos.
+
+    Attributes
+    ----------
+    truth, said : ndarray of int
+        Codes of the true (-1: not a known class) and of the predicted class of what is held out.
+    has_photos : bool
+        Whether there is a photo of any example.
+    """
+
+    def __init__(self, data: ReportData, thumbnails: Thumbnails) -> None:
+        self.data, self.thumbnails = data, thumbnails
+        nothing = np.empty(0, np.int64)
+        held_out = data.held_out
+        self.truth = nothing if held_out is None else _codes(data.classes, held_out.labels)
+        self.said = nothing if data.predicted is None else _codes(data.classes, data.predicted)
+        parts = (held_out, data.training)
+        self.has_photos = any(part is not None and part.photos is not None for part in parts)
+        self._learned = (
+            nothing if data.training is None else _codes(data.classes, data.training.labels)
+        )
+        self._typical: dict[int, tuple[Examples, int] | None] = {}
+
+    def picture(self, i: int, caption: str, side: int = _SIDE) -> tuple[str | None, str]:
+        """Give a held-out photo with its caption."""
+        assert self.data.held_out is not None
+        return self.thumbnails.of(self.data.held_out.photos, i, side), caption
+
+    def typical(self, code: int, caption: str, side: int = _SIDE) -> tuple[str | None, str]:
+        """Give a photo of a class: of training where there is one, near the mean of its class."""
+        if code not in self._typical:
+            self._typical[code] = self._find(code)
+        found = self._typical[code]
+        if found is None:
+            return None, caption
+        return self.thumbnails.of(found[0].photos, found[1], side), caption
+
+    def mistaken(self, truth: int, said: int) -> Array:
+        """List the held-out examples of one class that are taken for another, surest first."""
+        found = np.flatnonzero((self.truth == truth) & (self.said == said))
+        sure = self.data.confidence
+        return found if sure is None else found[np.argsort(-sure[found], kind="stable")]
+
+    def _find(self, code: int) -> tuple[Examples, int] | None:
+        data = self.data
+        if data.training is not None and data.training.photos is not None:
+            members = np.flatnonzero(self._learned == code)
+            if len(members):
+                return data.training, _middle(data.training, members)
+        if data.held_out is None or data.held_out.photos is None:
+            return None
+        members = np.flatnonzero(self.truth == code)
+        right = members[self.said[members] == code] if len(self.said) else members
+        members = right if len(right) else members
+        return (data.held_out, _middle(data.held_out, members)) if len(members) else None
+
+
+def _codes(classes: Array, labels: Array) -> Array:
+    """Turn labels into codes, those that are not known into -1."""
+    order = np.argsort(classes, kind="stable")
+    place = np.searchsorted(classes, labels, sorter=order).clip(max=len(classes) - 1)
+    found = order[place]
+    return np.where(classes[found] == labels, found, -1)
+
+
+def _middle(examples: Examples, members: Array) -> int:
+    """Choose the member that is most like the mean of all."""
+    if examples.features is None:
+        return int(members[0])
+    rows = _unit(examples.features[members])
+    return int(members[(rows @ rows.mean(0)).argmax()])
+
+
+def _unit(rows: Array) -> Array:
+    rows = np.asarray(rows, np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(length > 0, length, 1)
+
+
+def surprises_section(data: ReportData, gallery: Gallery) -> Section:
+    """Show the examples that most deserve a look."""
+    parts = [
+        _wrong_labels(data, gallery),
+        _near_duplicates(data, gallery),
+        _novelties(data, gallery),
+    ]
+    says = ["The examples that most deserve a look. None of this is proof: look, then decide."]
+    return Section("surprises", "Surprising examples", says, parts=parts)
+
+
+def _wrong_labels(data: ReportData, gallery: Gallery) -> Section:
+    title = "Labels that may be wrong"
+    if data.held_out is None or data.confidence is None or data.label_probability is None:
+        why = "This needs the probability of each label on held-out examples."
+        return Section("wrong-labels", title, missing=why)
+    doubt = np.where(gallery.truth >= 0, data.confidence - data.label_probability, 0)
+    order = np.argsort(-doubt, kind="stable")[:_LISTED]
+    order = order[doubt[order] > 0]
+    if not len(order):
+        return Section("wrong-labels", title, ["No prediction speaks against its label."])
+    cards = []
+    for i in order[:_SHOWN] if gallery.has_photos else ():
+        labelled, looks = data.held_out.labels[i], data.predicted[i]  # type: ignore[index]
+        cards.append(
+            Card(
+                data.held_out.name(i),
+                [
+                    f"labelled {labelled} ({percent(data.label_probability[i])})",
+                    f"looks like {looks} ({percent(data.confidence[i])})",
+                ],
+                [
+                    gallery.picture(i, "this photo"),
+                    gallery.typical(gallery.truth[i], f"{labelled}, typical"),
+                    gallery.typical(gallery.said[i], f"{looks}, typical"),
+                ],
+            )
+        )
+    table = Table(
+        "wrong-labels",
+        "Examples whose label the classifier doubts most",
+        {
+            "Example": "text",
+            "Label": "text",
+            "Looks like": "text",
+            "Probability of that": "percent",
+            "Of the label": "percent",
+        },
+        [
+            (
+                data.held_out.name(i),
+                str(data.held_out.labels[i]),
+                str(data.predicted[i]),  # type: ignore[index]
+                float(data.confidence[i]),
+                float(data.label_probability[i]),
+            )
+            for i in order
+        ],
+        is_open=not cards,
+    )
+    says = [
+        "The classifier is surest here that the label is another one: a wrong label, two classes "
+        "in one photo, or a real mistake of the classifier."
+    ]
+    return Section("wrong-labels", title, says, cards=cards, tables=[table])
+
+
+def _novelties(data: ReportData, gallery: Gallery) -> Section:
+    title = "Unlike every class"
+    if data.held_out is None or data.novelty is None:
+        why = "This needs the novelty score of a prototype classifier on held-out examples."
+        return Section("novelties", title, missing=why)
+    order = np.argsort(-data.novelty, kind="stable")[:_LISTED]
+    middle = float(np.median(data.novelty))
+    says = [
+        "Farthest from every prototype: a class that is not known, a bad photo, or an unusual one."
+    ]
+    unseen = int((gallery.truth < 0).sum())
+    if unseen:
+        among = int((gallery.truth[order[:unseen]] < 0).sum())
+        says.append(
+            f"{counted(unseen, 'example is', 'examples are')} of classes that the model does not "
+            f"know; {among} of them are among the {min(unseen, len(order))} strangest."
+        )
+    labels = data.held_out.labels
+    cards = [
+        Card(
+            data.held_out.name(i),
+            [f"labelled {labels[i]}", f"{data.novelty[i] / middle:.2f} times the median distance"],
+            [gallery.picture(i, f"labelled {labels[i]}")],
+        )
+        for i in (order[:_SHOWN] if gallery.has_photos and middle > 0 else ())
+    ]
+    table = Table(
+        "novelties",
+        "Examples that are least like any class",
+        {"Example": "text", "Label": "text", "Prediction": "text", "Novelty": "number"},
+        [
+            (
+                data.held_out.name(i),
+                str(labels[i]),
+                "" if data.predicted is None else str(data.predicted[i]),
+                float(data.novelty[i]),
+            )
+            for i in order
+        ],
+        is_open=not cards,
+    )
+    return Section("novelties", title, says, cards=cards, tables=[table])
+
+
+def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
+    title = "Near-duplicates"
+    held_out, training = data.held_out, data.training
+    if held_out is None or held_out.features is None:
+        return Section("duplicates", title, missing="This needs features of held-out examples.")
+    rows = [_unit(held_out.features)]
+    if training is not None and training.features is not None:
+        rows.append(_unit(training.features))
+    if len(rows[0]) * sum(map(len, rows)) * rows[0].shape[1] > _MOST_PRODUCTS:
+        why = "There are too many examples to compare each with each."
+        return Section("duplicates", title, missing=why)
+    pairs = _alike(*rows)
+    looked = "held-out examples" + (" and training examples" if len(rows) == 2 else "")
+    if not pairs:
+        says = f"Among the {looked} no two have features with a cosine above {_ALIKE:g}."
+        return Section("duplicates", title, [says])
+    listed, cards = [], []
+    for likeness, i, where, j in pairs[:_LISTED]:
+        other = held_out if where == 0 else training
+        assert other is not None
+        place = ("held out", "training")[where]
+        one_label, other_label = str(held_out.labels[i]), str(other.labels[j])
+        listed.append((held_out.name(i), one_label, other.name(j), other_label, place, likeness))
+        if gallery.has_photos and len(cards) < _SHOWN:
+            same = "the same label" if one_label == other_label else "different labels"
+            photo = gallery.thumbnails.of(other.photos, j, _SIDE)
+            cards.append(
+                Card(
+                    held_out.name(i),
+                    [f"like {other.name(j)} ({place})", f"cosine {likeness:.3f}, {same}"],
+                    [gallery.picture(i, one_label), (photo, f"{other_label}, {place}")],
+                )
+            )
+    leaked = sum(where for _, _, where, _ in pairs)
+    says = [f"{counted(len(pairs), 'pair has', 'pairs have')} features with a cosine above "
+            f"{_ALIKE:g} among the {looked}."]
+    if leaked:
+        says.append(
+            f"{leaked} of them are of a held-out and a training example: what was learned by heart "
+            "makes an evaluation look better than it is."
+        )
+    table = Table(
+        "near-duplicates",
+        "Pairs of examples that are nearly the same, the most alike first",
+        {
+            "Example": "text",
+            "Label": "text",
+            "Like": "text",
+            "Its label": "text",
+            "Which is": "text",
+            "Cosine": "number",
+        },
+        listed,
+        is_open=not cards,
+    )
+    return Section("duplicates", title, says, cards=cards, tables=[table])
+
+
+def _alike(held_out: Array, training: Array | None = None) -> list[tuple[float, int, int, int]]:
+    """Find pairs of rows that are alike: cosine, row, whether the other one is in training, row."""
+    found: list[tuple[float, int, int, int]] = []
+    for start in range(0, len(held_out), _ROWS_AT_A_TIME):
+        block = held_out[start : start + _ROWS_AT_A_TIME]
+        for where, others in enumerate((held_out, training)):
+            if others is None:
+                continue
+            cosine = block @ others.T
+            if where == 0:  # each pair once, and no row with itself
+                cosine[np.arange(len(others)) <= start + np.arange(len(block))[:, None]] = 0
+            for i, j in np.argwhere(cosine > _ALIKE).tolist():
+                found.append((float(min(cosine[i, j], 1)), start + i, where, j))
+    return sorted(found, key=lambda pair: (-pair[0], pair[1:]))
