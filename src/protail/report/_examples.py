@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ Array = NDArray[Any]
 # Pixels of the longer side of a photo in a card.
 _SIDE = 176
 _SHOWN, _LISTED = 8, 100
-# Cosine of the features of photos that are nearly the same; products that are worth a minute.
-_ALIKE, _MOST_PRODUCTS = 0.97, 2e12
+# Part of the usual distance from the nearest example; products that are worth a minute.
+_ALIKE, _MOST_PRODUCTS = 0.35, 2e12
 _ROWS_AT_A_TIME = 1024
 
 
@@ -217,40 +218,47 @@ def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
     held_out, training = data.held_out, data.training
     if held_out is None or held_out.features is None:
         return Section("duplicates", title, missing="This needs features of held-out examples.")
-    rows = [_unit(held_out.features)]
+    parts = [held_out]
     if training is not None and training.features is not None:
-        rows.append(_unit(training.features))
-    if len(rows[0]) * sum(map(len, rows)) * rows[0].shape[1] > _MOST_PRODUCTS:
+        parts.append(training)
+    n_all = sum(map(len, parts))
+    if len(held_out) * n_all * held_out.features.shape[1] > _MOST_PRODUCTS:
         why = "There are too many examples to compare each with each."
         return Section("duplicates", title, missing=why)
-    pairs = _alike(*rows)
-    looked = "held-out examples" + (" and training examples" if len(rows) == 2 else "")
+    pairs, usual = _alike([part.features for part in parts])  # type: ignore[misc]
+    looked = "held-out examples" + (" and training examples" if len(parts) == 2 else "")
     if not pairs:
-        says = f"Among the {looked} no two have features with a cosine above {_ALIKE:g}."
-        return Section("duplicates", title, [says])
-    listed, cards = [], []
-    for likeness, i, where, j in pairs[:_LISTED]:
-        other = held_out if where == 0 else training
-        assert other is not None
-        place = ("held out", "training")[where]
+        return Section("duplicates", title, [f"Among the {looked} no two are nearly the same."])
+    listed: list[tuple[Any, ...]] = []
+    cards: list[Card] = []
+    for gap, i, j in pairs[:_LISTED]:
+        place = "held out" if j < len(held_out) else "training"
+        other, j = (held_out, j) if j < len(held_out) else (parts[1], j - len(held_out))
         one_label, other_label = str(held_out.labels[i]), str(other.labels[j])
-        listed.append((held_out.name(i), one_label, other.name(j), other_label, place, likeness))
+        part = gap / usual
+        listed.append((held_out.name(i), one_label, other.name(j), other_label, place, part))
         if gallery.has_photos and len(cards) < _SHOWN:
             same = "the same label" if one_label == other_label else "different labels"
             photo = gallery.thumbnails.of(other.photos, j, _SIDE)
             cards.append(
                 Card(
                     held_out.name(i),
-                    [f"like {other.name(j)} ({place})", f"cosine {likeness:.3f}, {same}"],
-                    [gallery.picture(i, one_label), (photo, f"{other_label}, {place}")],
+                    [f"like {other.name(j)}", f"{percent(part)} of the usual distance, {same}"],
+                    [
+                        gallery.picture(i, f"{one_label}, held out"),
+                        (photo, f"{other_label}, {place}"),
+                    ],
                 )
             )
-    leaked = sum(where for _, _, where, _ in pairs)
-    says = [f"{counted(len(pairs), 'pair has', 'pairs have')} features with a cosine above "
-            f"{_ALIKE:g} among the {looked}."]
+    leaked = sum(j >= len(held_out) for _, _, j in pairs)
+    says = [
+        f"{counted(len(pairs), 'pair is', 'pairs are')} nearly the same among the {looked}: less "
+        f"than {percent(_ALIKE)} as far from each other as an example usually is from the most "
+        "similar one."
+    ]
     if leaked:
         says.append(
-            f"{leaked} of them are of a held-out and a training example: what was learned by heart "
+            f"In {leaked:,} of them the other one is a training example: what was learned by heart "
             "makes an evaluation look better than it is."
         )
     table = Table(
@@ -262,7 +270,7 @@ def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
             "Like": "text",
             "Its label": "text",
             "Which is": "text",
-            "Cosine": "number",
+            "Of the usual distance": "percent",
         },
         listed,
         is_open=not cards,
@@ -270,17 +278,25 @@ def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
     return Section("duplicates", title, says, cards=cards, tables=[table])
 
 
-def _alike(held_out: Array, training: Array | None = None) -> list[tuple[float, int, int, int]]:
-    """Find pairs of rows that are alike: cosine, row, whether the other one is in training, row."""
-    found: list[tuple[float, int, int, int]] = []
-    for start in range(0, len(held_out), _ROWS_AT_A_TIME):
-        block = held_out[start : start + _ROWS_AT_A_TIME]
-        for where, others in enumerate((held_out, training)):
-            if others is None:
-                continue
-            cosine = block @ others.T
-            if where == 0:  # each pair once, and no row with itself
-                cosine[np.arange(len(others)) <= start + np.arange(len(block))[:, None]] = 0
-            for i, j in np.argwhere(cosine > _ALIKE).tolist():
-                found.append((float(min(cosine[i, j], 1)), start + i, where, j))
-    return sorted(found, key=lambda pair: (-pair[0], pair[1:]))
+def _alike(parts: Sequence[Array]) -> tuple[list[tuple[float, int, int]], float]:
+    """Find rows of the first part whose nearest row of all parts is unusually near.
+
+    Gives the distance, the row and its nearest one for each, and the usual such distance.
+    """
+    n = len(parts[0])
+    every = np.concatenate([np.asarray(part, np.float32) for part in parts])
+    every = _unit(every - every.mean(0))
+    gaps, nearest = np.empty(n), np.empty(n, np.int64)
+    for start in range(0, n, _ROWS_AT_A_TIME):
+        block = np.arange(start, min(n, start + _ROWS_AT_A_TIME))
+        cosine = every[block] @ every.T
+        cosine[np.arange(len(block)), block] = -2
+        nearest[block] = cosine.argmax(1)
+        # By subtraction: a cosine next to 1 has lost what tells rows apart.
+        gaps[block] = np.linalg.norm(every[block] - every[nearest[block]], axis=1)
+    usual = float(np.median(gaps))
+    found: dict[tuple[int, int], tuple[float, int, int]] = {}
+    for i in np.flatnonzero(gaps <= _ALIKE * usual).tolist():
+        j = int(nearest[i])
+        found.setdefault((min(i, j), max(i, j)), (float(gaps[i]), i, j))
+    return sorted(found.values()), usual or 1.0

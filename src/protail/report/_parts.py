@@ -58,7 +58,10 @@ class Table:
         """Give the text of each cell, and what it is sorted by."""
         kinds = list(self.columns.values())
         return [
-            [(_words(cell, kind), "" if cell is None else cell) for cell, kind in zip(row, kinds)]
+            [
+                (_words(cell, kind), "" if cell is None else cell)
+                for cell, kind in zip(row, kinds, strict=True)
+            ]
             for row in self.rows
         ]
 

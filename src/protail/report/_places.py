@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from protail._messages import counted
 from protail.report._examples import Gallery
 from protail.report._parts import Figure, Section, Table, in_chart, plain
-from protail.report._sections import group_names
+from protail.report._sections import group_names, size_axis
 from protail.report.data import ReportData
 
 Array = NDArray[Any]
@@ -52,10 +52,12 @@ def map_section(data: ReportData, gallery: Gallery) -> tuple[Section, dict[str, 
         says = ["A cross is the prototype of a class. Near each other means alike."]
     explored = {
         "classes": [str(data.classes[c]) for c in placed],
-        "prototypes": [_about_class(data, gallery, c) for c in placed],
-        "examples": [_about_example(data, gallery, i) for i in rows],
-        "of": [int(np.searchsorted(placed, gallery.truth[i])) if gallery.truth[i] >= 0 else -1
-               for i in rows],
+        "prototypes": [_about_class(data, gallery, int(c)) for c in placed],
+        "examples": [_about_example(data, gallery, int(i)) for i in rows],
+        "of": [
+            int(np.searchsorted(placed, gallery.truth[i])) if gallery.truth[i] >= 0 else -1
+            for i in rows
+        ],
     }
     tables = [] if neighbours is None else [neighbours]
     return Section("map", title, says, [figure], tables=tables), explored
@@ -243,8 +245,7 @@ def norms_section(data: ReportData) -> Section:
             }
         )
         if len(inside) > 2:
-            grows = _rank_correlation(counts[inside], values[inside])
-            says.append(_told(name, grows))
+            says.append(_told(name, values[inside], counts[inside]))
     says.append(
         "A softmax whose weights grow with the class favours large classes; the paper's Figure 2 "
         "shows that learned prototypes are nearly equally long."
@@ -252,7 +253,11 @@ def norms_section(data: ReportData) -> Section:
     table = Table(
         "norms",
         "Length of the vectors of each class, the largest class first",
-        {"Class": "text", "Training": "count", **dict.fromkeys(map(str.capitalize, norms), "number")},
+        {
+            "Class": "text",
+            "Training": "count",
+            **dict.fromkeys(map(str.capitalize, norms), "number"),
+        },
         [
             (str(data.classes[c]), int(counts[c]), *(float(each[c]) for each in norms.values()))
             for c in order
@@ -264,7 +269,7 @@ def norms_section(data: ReportData) -> Section:
         " ".join(says[:-1]),
         traces,
         {
-            "xaxis": {"type": "log", "dtick": "D2", "title": {"text": "training examples"}},
+            "xaxis": size_axis(counts),
             "yaxis": {"rangemode": "tozero", "title": {"text": "length"}},
         },
         380,
@@ -272,18 +277,28 @@ def norms_section(data: ReportData) -> Section:
     return Section("norms", title, says, [figure], tables=[table])
 
 
-def _told(name: str, grows: float) -> str:
-    words = name.capitalize()
-    if np.isnan(grows) or abs(grows) < 0.3:
-        return f"{words} are about equally long in small and large classes (rank correlation {grows:.2f})."
-    way = "longer" if grows > 0 else "shorter"
-    return f"{words} are {way} in larger classes (rank correlation {grows:.2f})."
+def _told(name: str, norms: Array, counts: Array) -> str:
+    """Say whether vectors are longer in larger classes."""
+    times = f"the longest is {norms.max() / max(norms.min(), 1e-12):.2f} times the shortest"
+    grows = _rank_correlation(counts, norms)
+    if norms.max() < 1.1 * norms.min() or np.isnan(grows):
+        return f"{name.capitalize()} are equally long in small and large classes: {times}."
+    if abs(grows) < 0.3:
+        how = "differ in length, but not with the size of the class"
+    else:
+        how = f"are {'longer' if grows > 0 else 'shorter'} in larger classes"
+    return f"{name.capitalize()} {how}: {times}, rank correlation {grows:.2f}."
 
 
 def _rank_correlation(one: Array, other: Array) -> float:
-    from scipy.stats import rankdata
-
-    first, second = rankdata(one), rankdata(other)
+    first, second = _ranks(one), _ranks(other)
     if not (np.ptp(first) and np.ptp(second)):
         return float("nan")
     return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: Array) -> Array:
+    """Rank values; equal ones have the mean of their ranks, all of them twice as large."""
+    ordered = np.sort(values)
+    sides = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return np.add(*sides)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protail.data.images import DataSetError, FeatureData, ImageSet
+from protail.data.images import DataSetError, ImageSet
 from protail.evaluation import Evaluation
 from protail.experiments import Run, RunError, load_recorded
 from protail.network import Network

@@ -1,4 +1,4 @@
-"""The sections that follow from predictions: accuracy by class and group, look-alikes, calibration."""
+"""The sections of predictions: accuracy by class and group, look-alikes, calibration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ Array = NDArray[Any]
 _BINS = 10
 _PAIRS_SHOWN, _PAIRS_LISTED, _MISTAKES = 6, 200, 2
 _MATRIX_CLASSES = 30
-_SIZES = {"type": "log", "dtick": "D2", "title": {"text": "training examples of the class"}}
 _PER_CENT = {"range": [-3, 103], "ticksuffix": " %"}
 NO_PREDICTIONS = "This needs predictions on labelled examples: protail report MODEL DATA."
 
@@ -41,6 +40,18 @@ def group_names(evaluation: Evaluation) -> Array:
     for name, members in evaluation.groups.items():
         names[members] = name
     return names
+
+
+def size_axis(sizes: Array) -> dict[str, Any]:
+    """Make a logarithmic axis of class sizes, with numbers to read at 1, 2, 5, 10, ..."""
+    top = int(math.log10(max(sizes.max(initial=1), 1))) + 1
+    ticks = [digit * 10**power for power in range(top) for digit in (1, 2, 5)]
+    return {
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [f"{tick:,}" for tick in ticks],
+        "title": {"text": "training examples of the class"},
+    }
 
 
 def group_words(evaluation: Evaluation) -> dict[str, str]:
@@ -143,7 +154,7 @@ def accuracy_section(data: ReportData, evaluation: Evaluation) -> Section:
     worst = [c for c in np.argsort(accuracy, kind="stable")[:3] if tested[c] and accuracy[c] < 1]
     says = ["Each mark is a class; a line is the mean of its group."]
     if worst:
-        listed = "; ".join(f"{classes[c]} {percent(accuracy[c])}" for c in worst)
+        listed = ", ".join(f"{classes[c]} ({percent(accuracy[c])})" for c in worst)
         says.append(f"Lowest: {listed}.")
     order = np.argsort(-evaluation.counts, kind="stable")
     table = Table(
@@ -179,7 +190,7 @@ def accuracy_section(data: ReportData, evaluation: Evaluation) -> Section:
         "Accuracy of each class against its size",
         says_all,
         traces,
-        {"xaxis": _SIZES, "yaxis": {**_PER_CENT, "title": {"text": "accuracy"}}},
+        {"xaxis": size_axis(sizes[tested]), "yaxis": {**_PER_CENT, "title": {"text": "accuracy"}}},
         420,
     )
     return Section("classes", "Accuracy by class", says, [figure], tables=[table])
@@ -187,7 +198,7 @@ def accuracy_section(data: ReportData, evaluation: Evaluation) -> Section:
 
 def group_section(evaluation: Evaluation) -> Section:
     """Show the accuracy of the groups with intervals, and where their errors go."""
-    found, words = intervals(evaluation), group_words(evaluation)
+    found = intervals(evaluation)
     labels = {"all": "all examples", "balanced_accuracy": "mean of classes"}
     rows: list[tuple[Any, ...]] = []
     for name in ("all", "balanced_accuracy", *GROUPS):
@@ -203,8 +214,6 @@ def group_section(evaluation: Evaluation) -> Section:
         rows.append(
             (
                 labels.get(name, name),
-                words.get(name, "every example counts the same" if name == "all" else
-                          "every class counts the same"),
                 len(members),
                 int(evaluation.class_rows[members].sum()),
                 score,
@@ -214,14 +223,17 @@ def group_section(evaluation: Evaluation) -> Section:
         )
     shown = rows[::-1]
     colours = [f"--{row[0]}" if row[0] in GROUPS else "--ink" for row in shown]
-    score = np.array([row[4] for row in shown])
-    low, high = (np.array([row[i] if row[i] is not None else row[4] for row in shown], float)
-                 for i in (5, 6))
+    score = np.array([row[3] for row in shown])
+    low, high = (
+        np.array([row[i] if row[i] is not None else row[3] for row in shown], float) for i in (4, 5)
+    )
     figure = Figure(
         "accuracy-by-group",
         "Accuracy of the groups, with 95 % intervals",
-        "; ".join(f"{row[0]} {percent(row[4])}, from {percent(row[5])} to {percent(row[6])}"
-                  for row in rows),
+        "; ".join(
+            f"{row[0]} {percent(row[3])}, from {percent(row[4])} to {percent(row[5])}"
+            for row in rows
+        ),
         [
             {
                 "type": "scatter",
@@ -242,8 +254,9 @@ def group_section(evaluation: Evaluation) -> Section:
                     "size": 13,
                     "symbol": [MARKS.get(row[0], "circle") for row in shown],
                 },
-                "text": [f"{percent(row[4])} ({percent(row[5])} to {percent(row[6])})"
-                         for row in shown],
+                "text": [
+                    f"{percent(row[3])} ({percent(row[4])} to {percent(row[5])})" for row in shown
+                ],
                 "hovertemplate": "%{y}: %{text}<extra></extra>",
                 "showlegend": False,
             }
@@ -259,7 +272,6 @@ def group_section(evaluation: Evaluation) -> Section:
         "Accuracy of the groups",
         {
             "Group": "text",
-            "What it is": "text",
             "Classes": "count",
             "Held out": "count",
             "Accuracy": "percent",
@@ -274,8 +286,9 @@ def group_section(evaluation: Evaluation) -> Section:
         "A group's accuracy is the mean of its classes. The intervals are about the held-out "
         "examples: drawn again, 95 % of the results lie in them."
     ]
-    return Section("groups", "Many, medium, few", says, [figure], tables=[groups,
-                                                                        _error_table(evaluation)])
+    return Section(
+        "groups", "Many, medium, few", says, [figure], tables=[groups, _error_table(evaluation)]
+    )
 
 
 def _error_table(evaluation: Evaluation) -> Table:
@@ -306,13 +319,14 @@ def confusion_section(data: ReportData, gallery: Gallery) -> Section:
     if not len(wrong):
         return Section("confusion", title, ["No class is taken for another: nothing is wrong."])
     ways = Counter(zip(truth[wrong].tolist(), said[wrong].tolist(), strict=True))
-    pairs = Counter()
+    pairs: Counter[tuple[int, int]] = Counter()
     for (one, other), n in ways.items():
         pairs[min(one, other), max(one, other)] += n
     ranked = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))
     rows_of = np.bincount(truth[truth >= 0], minlength=len(data.classes))
     names, counts = data.classes, data.counts
-    rows, cards = [], []
+    rows: list[tuple[Any, ...]] = []
+    cards: list[Card] = []
     for (one, other), n in ranked[:_PAIRS_LISTED]:
         # The larger class first.
         if counts[other] > counts[one]:
@@ -358,9 +372,7 @@ def confusion_section(data: ReportData, gallery: Gallery) -> Section:
     return Section("confusion", title, says, figures, cards, [table])
 
 
-def _pair(
-    data: ReportData, gallery: Gallery, one: int, other: int, there: int, back: int
-) -> Card:
+def _pair(data: ReportData, gallery: Gallery, one: int, other: int, there: int, back: int) -> Card:
     a, b = str(data.classes[one]), str(data.classes[other])
     lines = []
     if there:
@@ -401,10 +413,18 @@ def _matrix(data: ReportData, ways: Counter[tuple[int, int]]) -> Figure:
             }
         ],
         {
-            "xaxis": {"title": {"text": "predicted"}, "automargin": True, "type": "category",
-                      "tickangle": -60},
-            "yaxis": {"title": {"text": "true"}, "automargin": True, "autorange": "reversed",
-                      "type": "category"},
+            "xaxis": {
+                "title": {"text": "predicted"},
+                "automargin": True,
+                "type": "category",
+                "tickangle": -60,
+            },
+            "yaxis": {
+                "title": {"text": "true"},
+                "automargin": True,
+                "autorange": "reversed",
+                "type": "category",
+            },
         },
         max(320, 180 + 17 * len(order)),
     )
@@ -450,10 +470,10 @@ def calibration_section(data: ReportData, evaluation: Evaluation, gallery: Galle
     )
     gap = float(confidence.mean() - right.mean())
     error = evaluation.calibration_error or 0.0
-    way = "too sure" if gap > 0 else "not sure enough"
+    way = "too sure" if gap > 0 else "too unsure"
     says = [
         f"On average it gives its answer {percent(confidence.mean())}, and "
-        f"{percent(right.mean())} are right: {abs(100 * gap):.1f} points {way}. The expected "
+        f"{percent(right.mean())} are right: it is {abs(100 * gap):.1f} points {way}. The expected "
         f"calibration error is {percent(error)}."
     ]
     if abs(gap) < 0.01:
@@ -495,7 +515,7 @@ def _reliability(rows: list[tuple[Any, ...]], says: str) -> Figure:
                     "type": "data",
                     "symmetric": False,
                     "array": [100 * (row[5] - row[3]) for row in filled],
-                    "arrayminus": [100 * (row[3] - row[4]) for row in filled],
+                    "arrayminus": [100 * (row[3] - row[3]) for row in filled],
                     "color": "--muted",
                     "thickness": 1.2,
                     "width": 4,

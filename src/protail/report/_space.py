@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+# Prototypes, lengths by name, and rows where there are any.
+Placed = tuple[Array, dict[str, Array], Array | None]
 
 # Rows and prototypes that a map can show.
 _MOST_ROWS, _MOST_CLASSES = 1000, 300
@@ -39,7 +41,7 @@ class Space:
 
     def nearest(self) -> tuple[Array, Array]:
         """Give the nearest other prototype of each class, and how far it is."""
-        placed = np.isfinite(self.prototypes).all(1)
+        placed: Array = np.isfinite(self.prototypes).all(axis=1)  # type: ignore[assignment]
         found, far = np.full(len(placed), -1), np.full(len(placed), np.nan)
         codes = np.flatnonzero(placed)
         if len(codes) < 2:
@@ -75,9 +77,7 @@ def space_of(head: Any, features: Array | None, counts: Array) -> Space | None:
     return Space(prototypes=prototypes, norms=norms, rows=shown, positions=positions)
 
 
-def _placed(
-    head: Any, rows: Array | None, seen: Array
-) -> tuple[Array, dict[str, Array], Array | None] | None:
+def _placed(head: Any, rows: Array | None, seen: Array) -> Placed | None:
     if hasattr(head, "choices_"):
         return (_published if head.choices_["method"] == "paper" else _whitened)(head, rows, seen)
     for name in ("prototypes", "weight"):
@@ -94,7 +94,7 @@ def _placed(
     return None
 
 
-def _published(head: Any, rows: Array | None, seen: Array) -> Any:
+def _published(head: Any, rows: Array | None, seen: Array) -> Placed | None:
     """Place rows as the paper's head does, channel temperatures as units of length."""
     norms = {"prototypes": _norms(head.prototypes_), "class means": _norms(head.class_means_)}
     prototypes = np.where(seen[:, None], head.prototypes_, np.nan)
@@ -109,7 +109,7 @@ def _published(head: Any, rows: Array | None, seen: Array) -> Any:
     return prototypes, norms, rows
 
 
-def _whitened(head: Any, rows: Array | None, seen: Array) -> Any:
+def _whitened(head: Any, rows: Array | None, seen: Array) -> Placed | None:
     """Place prototypes in the whitened space, and rows by their distances from all of these."""
     covariance = np.asarray(head.covariance_, np.float64)
     variance = np.trace(covariance) / len(covariance)
@@ -140,9 +140,11 @@ def _whitened(head: Any, rows: Array | None, seen: Array) -> Any:
 
 
 def _norms(vectors: Array) -> Array:
-    return np.linalg.norm(np.asarray(vectors, np.float64), axis=1)
+    norms: Array = np.linalg.norm(np.asarray(vectors, np.float64), axis=1)
+    return norms
 
 
 def _unit(vectors: Array) -> Array:
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(length > 0, length, 1)
+    unit: Array = vectors / np.where(length > 0, length, 1)
+    return unit

@@ -214,7 +214,7 @@ class ReportData:
                 "their counts, which groups are made by. Make it with class_counts."
             )
         told = list(notes)
-        answers: dict[str, Array] = {}
+        answers: dict[str, Any] = {}
         if held_out is not None:
             held_out, left_out = _with_features(network, held_out)
             if left_out:
@@ -268,7 +268,7 @@ class ReportData:
         from protail.report._runs import read_run
 
         parts = read_run(folder, dataset, data_root, lists, device)
-        made = {"title": parts.title, "facts": parts.facts, "notes": parts.notes}
+        made: dict[str, Any] = {"title": parts.title, "facts": parts.facts, "notes": parts.notes}
         commands = [parts.command, *commands]
         if parts.held_out is not None:
             return cls.from_network(
@@ -327,7 +327,7 @@ def _with_features(network: Network, held_out: Examples) -> tuple[Examples, int]
     return held_out.some(np.flatnonzero(finite)), int((~finite).sum())
 
 
-def _answers(network: Network, held_out: Examples) -> dict[str, Array]:
+def _answers(network: Network, held_out: Examples) -> dict[str, Any]:
     """Ask a network about feature rows, a block at a time."""
     head, rows = headless(network), held_out.features
     assert rows is not None
@@ -337,7 +337,7 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Array]:
     known = np.isin(held_out.labels, classes)
     codes = np.zeros(len(rows), np.int64)
     codes[known] = order[np.searchsorted(classes, held_out.labels[known], sorter=order)]
-    parts = []
+    parts: list[tuple[Any, ...]] = []
     step = max(1, _CELLS // len(classes))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
@@ -346,15 +346,13 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Array]:
         novelty = head.novelty_score(block) if hasattr(head, "novelty_score") else None
         parts.append((head.predict(block), probability.max(1), own, novelty))
     predicted, confidence, own, novelty = zip(*parts, strict=True)
-    found = {
+    return {
         "predicted": np.concatenate(predicted),
         # Rounding may leave a probability a hair above 1.
         "confidence": np.concatenate(confidence).clip(0, 1),
         "label_probability": np.where(known, np.concatenate(own), 0),
+        "novelty": None if novelty[0] is None else np.concatenate(novelty),
     }
-    if novelty[0] is not None:
-        found["novelty"] = np.concatenate(novelty)
-    return found
 
 
 def _facts(network: Network) -> dict[str, str]:

@@ -121,7 +121,9 @@ def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any
     jinja2 = imported("jinja2", "a report", "jinja2", "report")
     plotly = imported("plotly.offline", "a report", "plotly", "report")
     folder = files("protail.report") / "page"
-    parts = {name: (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")}
+    parts = {
+        name: (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
+    }
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -146,9 +148,7 @@ def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any
 
 def _figures(sections: Sequence[Section]) -> list[Any]:
     return [
-        figure
-        for section in sections
-        for figure in (*section.figures, *_figures(section.parts))
+        figure for section in sections for figure in (*section.figures, *_figures(section.parts))
     ]
 
 
