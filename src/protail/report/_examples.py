@@ -128,16 +128,17 @@ def _wrong_labels(data: ReportData, gallery: Gallery) -> Section:
         labelled, looks = data.held_out.labels[i], data.predicted[i]  # type: ignore[index]
         cards.append(
             Card(
-                data.held_out.name(i),
+                f"{labelled}, or {looks}?",
                 [
-                    f"labelled {labelled} ({percent(data.label_probability[i])})",
+                    f"labelled {labelled} ({percent(data.label_probability[i])}), "
                     f"looks like {looks} ({percent(data.confidence[i])})",
                 ],
                 [
-                    gallery.picture(i, "this photo"),
-                    gallery.typical(gallery.truth[i], f"{labelled}, typical"),
-                    gallery.typical(gallery.said[i], f"{looks}, typical"),
+                    gallery.picture(i, "the photo in question"),
+                    gallery.typical(int(gallery.truth[i]), f"typical {labelled}"),
+                    gallery.typical(int(gallery.said[i]), f"typical {looks}"),
                 ],
+                data.held_out.name(i),
             )
         )
     table = Table(
@@ -189,9 +190,10 @@ def _novelties(data: ReportData, gallery: Gallery) -> Section:
     labels = data.held_out.labels
     cards = [
         Card(
+            f"labelled {labels[i]}",
+            [f"{data.novelty[i] / middle:.2f} times the median distance"],
+            [gallery.picture(i, _said(data, i))],
             data.held_out.name(i),
-            [f"labelled {labels[i]}", f"{data.novelty[i] / middle:.2f} times the median distance"],
-            [gallery.picture(i, f"labelled {labels[i]}")],
         )
         for i in (order[:_SHOWN] if gallery.has_photos and middle > 0 else ())
     ]
@@ -211,6 +213,10 @@ def _novelties(data: ReportData, gallery: Gallery) -> Section:
         is_open=not cards,
     )
     return Section("novelties", title, says, cards=cards, tables=[table])
+
+
+def _said(data: ReportData, i: int) -> str:
+    return "" if data.predicted is None else f"predicted {data.predicted[i]}"
 
 
 def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
@@ -242,12 +248,13 @@ def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
             photo = gallery.thumbnails.of(other.photos, j, _SIDE)
             cards.append(
                 Card(
-                    held_out.name(i),
+                    one_label if one_label == other_label else f"{one_label}, {other_label}",
                     [f"like {other.name(j)}", f"{percent(part)} of the usual distance, {same}"],
                     [
                         gallery.picture(i, f"{one_label}, held out"),
                         (photo, f"{other_label}, {place}"),
                     ],
+                    held_out.name(i),
                 )
             )
     leaked = sum(j >= len(held_out) for _, _, j in pairs)

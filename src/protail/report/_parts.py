@@ -92,11 +92,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """A few photos, and what is to be said of them."""
+    """A few photos, what is to be said of them, and the file of the first one."""
 
     heading: str
     lines: Sequence[str]
     pictures: Sequence[tuple[str | None, str]] = ()
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ def _words(cell: Any, kind: Kind) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Write a fraction in per cent."""
-    return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f} %"
+    """Write a fraction in per cent, in one piece."""
+    return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f}\u00a0%"
 
 
 def in_chart(text: object, most: int = 40) -> str:

@@ -380,12 +380,13 @@ def _pair(data: ReportData, gallery: Gallery, one: int, other: int, there: int, 
     if back:
         lines.append(f"{counted(back, 'example')} of {b} taken for {a}")
     pictures = [gallery.typical(one, f"{a}"), gallery.typical(other, f"{b}")]
+    each = _MISTAKES // 2 if there and back else _MISTAKES
     for t, s in ((one, other), (other, one)):
-        mistaken = gallery.mistaken(t, s)[:_MISTAKES]
+        mistaken = gallery.mistaken(t, s)[:each]
         pictures += [
             gallery.picture(i, f"{data.classes[t]}, taken for {data.classes[s]}") for i in mistaken
         ]
-    return Card(f"{a} and {b}", lines, pictures[: 2 + _MISTAKES])
+    return Card(f"{a} and {b}", lines, pictures)
 
 
 def _matrix(data: ReportData, ways: Counter[tuple[int, int]]) -> Figure:
@@ -515,7 +516,7 @@ def _reliability(rows: list[tuple[Any, ...]], says: str) -> Figure:
                     "type": "data",
                     "symmetric": False,
                     "array": [100 * (row[5] - row[3]) for row in filled],
-                    "arrayminus": [100 * (row[3] - row[3]) for row in filled],
+                    "arrayminus": [100 * (row[3] - row[4]) for row in filled],
                     "color": "--muted",
                     "thickness": 1.2,
                     "width": 4,

@@ -345,13 +345,13 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Any]:
         own = np.take_along_axis(probability, codes[start : start + step, None], 1)[:, 0]
         novelty = head.novelty_score(block) if hasattr(head, "novelty_score") else None
         parts.append((head.predict(block), probability.max(1), own, novelty))
-    predicted, confidence, own, novelty = zip(*parts, strict=True)
+    predicted, confidence, own, strange = zip(*parts, strict=True)
     return {
         "predicted": np.concatenate(predicted),
         # Rounding may leave a probability a hair above 1.
         "confidence": np.concatenate(confidence).clip(0, 1),
         "label_probability": np.where(known, np.concatenate(own), 0),
-        "novelty": None if novelty[0] is None else np.concatenate(novelty),
+        "novelty": None if strange[0] is None else np.concatenate(strange),
     }
 
 
