@@ -27,7 +27,7 @@ ModelOrRun = Annotated[
 Files = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="[DATA]...",
+        metavar="DATA",
         help="Labelled examples it has not learned from: feature files; for photos, folders of "
         "class folders. A run can do without.",
         show_default=False,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.evaluation import Comparison, Evaluation
 from protail.report._examples import Gallery
 from protail.report._parts import (
     GROUPS,
@@ -24,6 +23,9 @@ from protail.report._parts import (
     plain,
 )
 from protail.report.data import ReportData
+
+if TYPE_CHECKING:
+    from protail.evaluation import Evaluation
 
 Array = NDArray[Any]
 
@@ -76,6 +78,8 @@ def wilson(right: Array, rows: Array) -> tuple[Array, Array]:
 
 def intervals(evaluation: Evaluation) -> dict[str, tuple[float, float] | None]:
     """Give the 95 % interval of the scores, from resampled rows."""
+    from protail.evaluation import Comparison
+
     classes = np.arange(len(evaluation.counts))
     names = ("all", "balanced_accuracy", *GROUPS)
     if len(classes) < 2:

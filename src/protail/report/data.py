@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.evaluation import Evaluation
 from protail.report._space import Space, space_of
 
 if TYPE_CHECKING:
     import os
 
+    from protail.evaluation import Evaluation
     from protail.network import Network
 
 Array = NDArray[Any]
@@ -152,6 +152,8 @@ class ReportData:
                 "the number of training examples of each class."
             )
         if self.evaluation is None and self.held_out is not None and self.predicted is not None:
+            from protail.evaluation import Evaluation
+
             evaluation = Evaluation.from_predictions(
                 self.held_out.labels,
                 self.predicted,
@@ -342,9 +344,9 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Any]:
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
         probability = head.predict_proba(block)
-        own = np.take_along_axis(probability, codes[start : start + step, None], 1)[:, 0]
-        novelty = head.novelty_score(block) if hasattr(head, "novelty_score") else None
-        parts.append((head.predict(block), probability.max(1), own, novelty))
+        asked = np.take_along_axis(probability, codes[start : start + step, None], 1)[:, 0]
+        novelty = _novelty(network, block)
+        parts.append((head.predict(block), probability.max(1), asked, novelty))
     predicted, confidence, own, strange = zip(*parts, strict=True)
     return {
         "predicted": np.concatenate(predicted),
@@ -353,6 +355,20 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Any]:
         "label_probability": np.where(known, np.concatenate(own), 0),
         "novelty": None if strange[0] is None else np.concatenate(strange),
     }
+
+
+def _novelty(network: Network, rows: Array) -> Array | None:
+    """Say how far rows are from what they are nearest to; None for a head without distances."""
+    head: Any = network.head
+    if hasattr(head, "novelty_score"):
+        return np.asarray(head.novelty_score(rows))
+    if not hasattr(head, "distances"):
+        return None
+    import torch
+
+    with torch.no_grad():
+        found = head.distances(torch.from_numpy(rows).to(network.device, torch.float32))
+    return np.asarray(found.amin(1).cpu())
 
 
 def _facts(network: Network) -> dict[str, str]:
