@@ -14,6 +14,7 @@ from protail.report.data import Examples, ReportData
 
 Array = NDArray[Any]
 
+NO_PREDICTIONS = "This needs predictions on labelled examples: protail report MODEL DATA."
 # Pixels of the longer side of a photo in a card.
 _SIDE = 176
 _SHOWN, _LISTED = 8, 100
@@ -104,6 +105,8 @@ def _unit(rows: Array) -> Array:
 
 def surprises_section(data: ReportData, gallery: Gallery) -> Section:
     """Show the examples that most deserve a look."""
+    if data.held_out is None:
+        return Section("surprises", "Surprising examples", missing=NO_PREDICTIONS)
     parts = [
         _wrong_labels(data, gallery),
         _near_duplicates(data, gallery),
@@ -260,7 +263,7 @@ def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
     leaked = sum(j >= len(held_out) for _, _, j in pairs)
     says = [
         f"{counted(len(pairs), 'pair is', 'pairs are')} nearly the same among the {looked}: less "
-        f"than {percent(_ALIKE)} as far from each other as an example usually is from the most "
+        f"than {100 * _ALIKE:.0f}\u00a0% as far from each other as an example usually is from the most "
         "similar one."
     ]
     if leaked:

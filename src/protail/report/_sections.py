@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protail._messages import counted
-from protail.report._examples import Gallery
+from protail.report._examples import NO_PREDICTIONS, Gallery
 from protail.report._parts import (
     GROUPS,
     MARKS,
@@ -33,7 +33,6 @@ _BINS = 10
 _PAIRS_SHOWN, _PAIRS_LISTED, _MISTAKES = 6, 200, 2
 _MATRIX_CLASSES = 30
 _PER_CENT = {"range": [-3, 103], "ticksuffix": " %"}
-NO_PREDICTIONS = "This needs predictions on labelled examples: protail report MODEL DATA."
 
 
 def group_names(evaluation: Evaluation) -> Array:

@@ -15,11 +15,10 @@ import numpy as np
 
 from protail._files import check_free, new_file, new_folder
 from protail._messages import counted, imported
-from protail.report._examples import Gallery, surprises_section
+from protail.report._examples import NO_PREDICTIONS, Gallery, surprises_section
 from protail.report._parts import GROUPS, Section, Table, Thumbnails, percent
 from protail.report._places import map_section, norms_section
 from protail.report._sections import (
-    NO_PREDICTIONS,
     accuracy_section,
     calibration_section,
     confusion_section,
