@@ -127,7 +127,7 @@ def test_tables_are_files_too(written, tables):
 
 
 @pytest.mark.parametrize(
-    "options", [{"method": "whitened"}, {"method": "closed-form"}, {"epochs": 1}]
+    "options", [{"method": "whitened"}, {"method": "closed-form"}, {"epochs": 1, "max_steps": 2}]
 )
 def test_distances_on_the_map_are_those_of_the_head(options):
     """In the space of the map an example is as much nearer to one prototype as the head says."""

@@ -262,9 +262,9 @@ def _near_duplicates(data: ReportData, gallery: Gallery) -> Section:
             )
     leaked = sum(j >= len(held_out) for _, _, j in pairs)
     says = [
-        f"{counted(len(pairs), 'pair is', 'pairs are')} nearly the same among the {looked}: less "
-        f"than {100 * _ALIKE:.0f}\u00a0% as far from each other as an example usually is from the most "
-        "similar one."
+        f"{counted(len(pairs), 'pair is', 'pairs are')} nearly the same among the {looked}: "
+        f"at most {100 * _ALIKE:.0f}\u00a0% as far from each other as an example usually is from "
+        "the most similar one."
     ]
     if leaked:
         says.append(
