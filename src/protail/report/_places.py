@@ -75,7 +75,20 @@ def _map_figure(
     truth = gallery.truth[rows]
     right = truth == gallery.said[rows] if len(gallery.said) else np.ones(len(rows), bool)
     colours = ["--muted" if c < 0 else f"--{groups[c]}" for c in truth]
-    names = [in_chart(data.classes[c], 24) for c in placed]
+    named = [
+        {
+            "text": in_chart(data.classes[c], 24),
+            "x": float(x),
+            "y": float(y),
+            "yshift": 17,
+            "showarrow": False,
+            "bgcolor": "--card",
+            "opacity": 0.9,
+            "borderpad": 1,
+            "font": {"size": 12, "color": "--ink"},
+        }
+        for c, (x, y) in zip(placed, prototypes, strict=True)
+    ]
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
@@ -87,25 +100,22 @@ def _map_figure(
             "marker": {
                 "size": 7,
                 "color": colours,
-                "opacity": 0.75,
+                "opacity": 0.6,
                 "symbol": ["circle" if ok else "circle-open" for ok in right.tolist()],
             },
         },
         {
             "type": "scatter",
-            "mode": "markers+text" if len(placed) <= _NAMED else "markers",
+            "mode": "markers",
             "name": "prototypes",
             "x": plain(prototypes[:, 0].round(3)),
             "y": plain(prototypes[:, 1].round(3)),
-            "text": names,
-            "textposition": "top center",
-            "textfont": {"size": 11},
             "hoverinfo": "none",
             "marker": {
-                "size": 12,
+                "size": 14,
                 "symbol": "x",
                 "color": [f"--{groups[c]}" for c in placed],
-                "line": {"width": 1, "color": "--card"},
+                "line": {"width": 1.5, "color": "--card"},
             },
         },
     ]
@@ -120,6 +130,7 @@ def _map_figure(
             "xaxis": hidden,
             "yaxis": hidden,
             "showlegend": False,
+            "annotations": named if len(placed) <= _NAMED else [],
             "hovermode": "closest",
             "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
         },

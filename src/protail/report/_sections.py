@@ -89,8 +89,8 @@ def intervals(evaluation: Evaluation) -> dict[str, tuple[float, float] | None]:
     place = np.arange(len(truth)) - np.repeat(
         np.cumsum(evaluation.class_rows) - evaluation.class_rows, evaluation.class_rows
     )
-    wrong = (truth + 1) % len(classes)
-    said = np.where(place < np.repeat(evaluation.class_right, evaluation.class_rows), truth, wrong)
+    wrong, right = (truth + 1) % len(classes), evaluation.class_right
+    said = np.where(place < np.repeat(right, evaluation.class_rows), truth, wrong)
     compared = Comparison.from_predictions(
         truth,
         wrong,
@@ -101,10 +101,16 @@ def intervals(evaluation: Evaluation) -> dict[str, tuple[float, float] | None]:
         few=evaluation.few_below,
         n_resamples=1000,
     )
-    return {
-        name: None if found is None else (found.low, found.high)
-        for name, found in compared.differences.items()
-    }
+    given: dict[str, tuple[float, float] | None] = {}
+    for name, found in compared.differences.items():
+        given[name] = None if found is None else (found.low, found.high)
+        if found is not None and found.low == found.high:
+            # All right or all wrong: to draw these rows again says nothing.
+            members = evaluation.groups.get(name, classes)
+            counted_rows = (each[members].sum() for each in (right, evaluation.class_rows))
+            low, high = wilson(*(np.array([n]) for n in counted_rows))
+            given[name] = float(low[0]), float(high[0])
+    return given
 
 
 def accuracy_section(data: ReportData, evaluation: Evaluation) -> Section:
@@ -422,11 +428,13 @@ def _matrix(data: ReportData, ways: Counter[tuple[int, int]]) -> Figure:
                 "automargin": True,
                 "type": "category",
                 "tickangle": -60,
+                "showgrid": False,
             },
             "yaxis": {
                 "title": {"text": "true"},
                 "automargin": True,
                 "autorange": "reversed",
+                "showgrid": False,
                 "type": "category",
             },
         },

@@ -35,7 +35,7 @@
     if (Array.isArray(value)) return value.map((each) => coloured(each, style));
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([key, each]) =>
-        // Names and numbers of the data are left as they are.
+        // Names and numbers of the data are left as they are, annotations but for their colours.
         ["text", "x", "y", "z", "name"].includes(key) && key !== "marker"
           ? [key, each] : [key, coloured(each, style)]));
     }
@@ -56,8 +56,8 @@
       hoverlabel: { bgcolor: style.getPropertyValue("--card").trim(), bordercolor: line, font: { color: ink } },
       dragmode: free && !narrow() ? "zoom" : false,
       ...rest,
-      xaxis: { ...axis, ...xaxis, fixedrange: !free },
-      yaxis: { ...axis, ...yaxis, fixedrange: !free },
+      xaxis: { ...axis, ...xaxis, title: { standoff: 10, ...xaxis.title }, fixedrange: !free },
+      yaxis: { ...axis, ...yaxis, title: { standoff: 12, ...yaxis.title }, fixedrange: !free },
     };
   }
   const config = { displayModeBar: false, responsive: true, scrollZoom: false };
@@ -104,7 +104,7 @@
   function dim() {
     const faint = (list) => list.map((each) => (chosen < 0 || each === chosen ? 0.9 : 0.07));
     const all = explored.classes.map((_, i) => i);
-    Plotly.restyle(map, { "marker.opacity": [chosen < 0 ? 0.75 : faint(explored.of), faint(all)] }, [0, 1]);
+    Plotly.restyle(map, { "marker.opacity": [chosen < 0 ? 0.6 : faint(explored.of), faint(all)] }, [0, 1]);
   }
   function choose(index) {
     chosen = index;
