@@ -127,7 +127,12 @@ def test_tables_are_files_too(written, tables):
 
 
 @pytest.mark.parametrize(
-    "options", [{"method": "whitened"}, {"method": "closed-form"}, {"epochs": 1, "max_steps": 2}]
+    "options",
+    [
+        {"method": "whitened"},
+        {"method": "closed-form"},
+        {"epochs": 0, "normalize": 2.0, "logit_adjustment": 0.0},
+    ],
 )
 def test_distances_on_the_map_are_those_of_the_head(options):
     """In the space of the map an example is as much nearer to one prototype as the head says."""
@@ -217,6 +222,24 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(OSError, match="already there"):
         write_report(data, tmp_path / "report.html")
     write_report(data, tmp_path / "report.html", overwrite=True)
+
+
+def test_without_plotly_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ImportError, match=r"a report needs plotly.*pip install .*\[report\]"):
+        write_report(ReportData(classes=["a", "b"], counts=[2, 1]), tmp_path / "report.html")
+
+
+@pytest.mark.filterwarnings("ignore:.*all zeros")
+@pytest.mark.parametrize("rows", [np.zeros((4, 4)), np.eye(4), 1e30 * np.eye(4)])
+def test_the_smallest_and_oddest_data_can_be_shown(rows, tmp_path):
+    rows = rows.astype(np.float32)
+    classifier = PrototypeClassifier(random_state=0, method="whitened")
+    classifier.fit(np.eye(4), [7, 7, 9, 9])
+    for n in (1, 4):
+        examples = Examples(labels=[7, 9, 7, 9][:n], features=rows[:n])
+        data = ReportData.from_network(Network(classifier), examples, training=examples)
+        write_report(data, tmp_path / "report.html", overwrite=True)
 
 
 def test_intervals_cover_as_often_as_they_say():

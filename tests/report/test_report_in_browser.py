@@ -183,7 +183,7 @@ def test_the_keyboard_and_a_screen_reader_are_enough(page):
     assert page.evaluate(NO_NAME) == 0
     levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => +h.tagName[1])")
     assert levels[0] == 1
-    assert all(after - before <= 2 for before, after in itertools.pairwise(levels))
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
     for chart in page.locator("[role=img].plot").all():
         assert len(chart.get_attribute("aria-label")) > 40
     ids = page.evaluate("[...document.querySelectorAll('body [id]:not(svg *)')].map(e => e.id)")

@@ -82,6 +82,7 @@ def write_report(
     check_free(place, overwrite=overwrite)
     if csv is not None:
         check_free(csv, overwrite=overwrite, folder=True)
+    _libraries()  # said before the work
     sections, explored = sections_of(data)
     page = _page(data, sections, explored)
     with new_file(place, overwrite=overwrite) as temporary:
@@ -116,9 +117,15 @@ def _write_tables(
                 (into / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
 
 
+def _libraries() -> tuple[Any, Any]:
+    """Import what a page is made with, or say what installs it."""
+    names = {"jinja2": "jinja2", "plotly.offline": "plotly"}
+    jinja2, plotly = (imported(each, "a report", name, "report") for each, name in names.items())
+    return jinja2, plotly
+
+
 def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any] | None) -> str:
-    jinja2 = imported("jinja2", "a report", "jinja2", "report")
-    plotly = imported("plotly.offline", "a report", "plotly", "report")
+    jinja2, plotly = _libraries()
     folder = files("protail.report") / "page"
     parts = {
         name: (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")

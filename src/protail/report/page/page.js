@@ -15,7 +15,6 @@
     const button = $("#theme");
     button.textContent = name === "dark" ? "Light" : "Dark";
     button.setAttribute("aria-label", `Switch to ${name === "dark" ? "light" : "dark"} colours`);
-    button.setAttribute("aria-pressed", String(name === "dark"));
   }
   const preferred = () => kept() || (system.matches ? "dark" : "light");
   setTheme(preferred());
