@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from protail._messages import counted
 from protail.report._parts import Card, Section, Table, Thumbnails, percent
+from protail.report._space import unit
 from protail.report.data import Examples, ReportData
 
 Array = NDArray[Any]
@@ -93,14 +94,8 @@ def _middle(examples: Examples, members: Array) -> int:
     """Choose the member that is most like the mean of all."""
     if examples.features is None:
         return int(members[0])
-    rows = _unit(examples.features[members])
+    rows = unit(np.asarray(examples.features[members], np.float32))
     return int(members[(rows @ rows.mean(0)).argmax()])
-
-
-def _unit(rows: Array) -> Array:
-    rows = np.asarray(rows, np.float32)
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1)
 
 
 def surprises_section(data: ReportData, gallery: Gallery) -> Section:
@@ -295,7 +290,7 @@ def _alike(parts: Sequence[Array]) -> tuple[list[tuple[float, int, int]], float]
     """
     n = len(parts[0])
     every = np.concatenate([np.asarray(part, np.float32) for part in parts])
-    every = _unit(every - every.mean(0))
+    every = unit(every - every.mean(0))
     gaps, nearest = np.empty(n), np.empty(n, np.int64)
     for start in range(0, n, _ROWS_AT_A_TIME):
         block = np.arange(start, min(n, start + _ROWS_AT_A_TIME))

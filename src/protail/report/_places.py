@@ -29,6 +29,9 @@ def map_section(data: ReportData, gallery: Gallery) -> tuple[Section, dict[str, 
     neighbours = _neighbours(data)
     placed = np.flatnonzero(np.isfinite(space.prototypes).all(1))
     if len(placed) > _MOST_CLASSES:
+        met = np.intersect1d(placed, gallery.truth[space.rows]) if len(space.rows) else placed
+        placed = met if len(met) > 1 else placed
+    if len(placed) > _MOST_CLASSES:
         by_size = placed[np.argsort(-data.counts[placed], kind="stable")]
         spread = np.linspace(0, len(by_size) - 1, _MOST_CLASSES).astype(int)
         placed = np.sort(by_size[spread])
@@ -48,6 +51,12 @@ def map_section(data: ReportData, gallery: Gallery) -> tuple[Section, dict[str, 
         "the prediction is wrong. Near each other means alike to the classifier; far distances "
         "say little. Point at a mark to see it, or choose a class."
     ]
+    n_all = 0 if data.held_out is None else len(data.held_out)
+    if len(placed) < len(data.classes) or len(rows) < n_all:
+        says.append(
+            f"Shown are {len(placed):,} of {len(data.classes):,} classes and {len(rows):,} of "
+            f"{n_all:,} held-out examples."
+        )
     if not len(rows):
         says = ["A cross is the prototype of a class. Near each other means alike."]
     explored = {

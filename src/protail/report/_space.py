@@ -12,8 +12,8 @@ Array = NDArray[Any]
 # Prototypes, lengths by name, and rows where there are any.
 Placed = tuple[Array, dict[str, Array], Array | None]
 
-# Rows and prototypes that a map can show.
-_MOST_ROWS, _MOST_CLASSES = 1000, 300
+# Rows that a map can show.
+_MOST_ROWS = 1000
 # Directions in which prototypes hardly differ, relative to the one in which they do most.
 _FLAT = 1e-3
 
@@ -87,9 +87,9 @@ def _placed(head: Any, rows: Array | None, seen: Array) -> Placed | None:
             norms = {"prototypes" if name == "prototypes" else "weights": _norms(vectors)}
             if name == "weight" or getattr(head, "distance", "") == "cosine":
                 # Only directions count: lengths are the bias of a softmax.
-                return _unit(vectors), norms, None if rows is None else _unit(rows)
+                return unit(vectors), norms, None if rows is None else unit(rows)
             if rows is not None and getattr(head, "normalize", None):
-                rows = _unit(rows) * head.normalize
+                rows = unit(rows) * head.normalize
             return vectors, norms, rows
     return None
 
@@ -100,12 +100,12 @@ def _published(head: Any, rows: Array | None, seen: Array) -> Placed | None:
     prototypes = np.where(seen[:, None], head.prototypes_, np.nan)
     if rows is not None:
         radius = head.normalize_
-        rows = rows * head.feature_scale_ if radius is None else _unit(rows) * radius
+        rows = rows * head.feature_scale_ if radius is None else unit(rows) * radius
     if head.choices_["distance"] == "cosine":
-        return _unit(prototypes), norms, None if rows is None else _unit(rows)
+        return unit(prototypes), norms, None if rows is None else unit(rows)
     if head.temperature_ is not None and len(head.temperature_) == 1:
-        unit = np.sqrt(head.temperature_)
-        return prototypes / unit, norms, None if rows is None else rows / unit
+        units = np.sqrt(head.temperature_)
+        return prototypes / units, norms, None if rows is None else rows / units
     return prototypes, norms, rows
 
 
@@ -144,7 +144,10 @@ def _norms(vectors: Array) -> Array:
     return norms
 
 
-def _unit(vectors: Array) -> Array:
+def unit(vectors: Array) -> Array:
+    """Scale rows to length 1, those whose squares overflow too; zero rows stay zero."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True)
+    vectors = vectors / np.where(largest > 0, largest, 1)
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Array = vectors / np.where(length > 0, length, 1)
-    return unit
+    scaled: Array = vectors / np.where(length > 0, length, 1)
+    return scaled

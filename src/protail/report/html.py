@@ -24,7 +24,6 @@ from protail.report._sections import (
     confusion_section,
     group_section,
     group_words,
-    intervals,
 )
 from protail.report.data import ReportData
 
@@ -137,7 +136,7 @@ def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any
         environment.from_string(parts["page.html"]).render(
             data=data,
             sections=sections,
-            tiles=_tiles(data),
+            tiles=_tiles(data, sections),
             in_short=_in_short(data),
             subtitle=_subtitle(data),
             groups=_legend(data),
@@ -194,26 +193,16 @@ def _legend(data: ReportData) -> list[tuple[str, str]]:
     return [(g, words[g]) for g in GROUPS if len(data.evaluation.groups[g])]
 
 
-def _tiles(data: ReportData) -> list[_Tile]:
+def _tiles(data: ReportData, sections: Sequence[Section]) -> list[_Tile]:
+    """Give the numbers at the top: those of the groups' table, and what has no group."""
     evaluation = data.evaluation
     if evaluation is None:
         return []
-    found = intervals(evaluation)
-    names = {"balanced_accuracy": "Mean of classes", "all": "All examples"}
     tiles = []
-    for name in ("balanced_accuracy", "all", *GROUPS):
-        score = getattr(evaluation, name)
-        if score is not None:
-            note = ""
-            if found[name] is not None:
-                low, high = found[name]  # type: ignore[misc]
-                note = f"{100 * low:.1f} to {100 * high:.1f}"
-            group = name if name in GROUPS else ""
-            label = names.get(name, name.capitalize())
-            if group:
-                n = len(evaluation.groups[name])
-                label = f"{label} ({n})"
-            tiles.append(_Tile(label, percent(score), note, group))
+    for name, n_classes, _, score, low, high, _ in sections[0].tables[0].rows:
+        label = f"{name.capitalize()} ({n_classes})" if name in GROUPS else name.capitalize()
+        note = "" if low is None else f"{100 * low:.1f} to {100 * high:.1f}"
+        tiles.append(_Tile(label, percent(score), note, name if name in GROUPS else ""))
     if evaluation.calibration_error is not None:
         tiles.append(_Tile("Calibration error", percent(evaluation.calibration_error)))
     if evaluation.novelty_auroc is not None:
