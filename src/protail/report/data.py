@@ -22,8 +22,6 @@ Array = NDArray[Any]
 
 # Probabilities that are held at once.
 _CELLS = 2**22
-# A plain answer of an untouched model; others are told in the report.
-_HIDDEN_CHOICES = ("sharpness_by_radius",)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -387,7 +385,9 @@ def _facts(network: Network) -> dict[str, str]:
     made_by = getattr(head, "made_by", None)
     facts["Head"] = made_by[0] if made_by else type(head).__name__
     for name, value in getattr(head, "choices_", {}).items():
-        if name not in _HIDDEN_CHOICES:
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            facts[f"Chosen: {name.replace('_', ' ')}"] = shown
+        if isinstance(value, bool | np.bool_):
+            value = "yes" if value else "no"
+        elif isinstance(value, float):
+            value = f"{value:.4g}"
+        facts[f"Chosen: {name.replace('_', ' ')}"] = "none" if value is None else str(value)
     return facts
