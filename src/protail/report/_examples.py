@@ -175,9 +175,7 @@ def _novelties(data: ReportData, gallery: Gallery) -> Section:
         return Section("novelties", title, missing=why)
     order = np.argsort(-data.novelty, kind="stable")[:_LISTED]
     middle = float(np.median(data.novelty))
-    says = [
-        "Farthest from every prototype: a class that is not known, a bad photo, or an unusual one."
-    ]
+    says = ["Least like any class: a class that is not known, a bad photo, or an unusual one."]
     unseen = int((gallery.truth < 0).sum())
     if unseen:
         among = int((gallery.truth[order[:unseen]] < 0).sum())
@@ -189,11 +187,11 @@ def _novelties(data: ReportData, gallery: Gallery) -> Section:
     cards = [
         Card(
             f"labelled {labels[i]}",
-            [f"{data.novelty[i] / middle:.2f} times the median distance"],
+            [f"novelty {data.novelty[i]:.3g}, the median is {middle:.3g}"],
             [gallery.picture(i, _said(data, i))],
             data.held_out.name(i),
         )
-        for i in (order[:_SHOWN] if gallery.has_photos and middle > 0 else ())
+        for i in (order[:_SHOWN] if gallery.has_photos else ())
     ]
     table = Table(
         "novelties",

@@ -344,7 +344,7 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Any]:
         probability = head.predict_proba(block)
         asked = np.take_along_axis(probability, codes[start : start + step, None], 1)[:, 0]
         novelty = _novelty(network, block)
-        parts.append((head.predict(block), probability.max(1), asked, novelty))
+        parts.append((head.top_k(block, 1)[0][:, 0], probability.max(1), asked, novelty))
     predicted, confidence, own, strange = zip(*parts, strict=True)
     return {
         "predicted": np.concatenate(predicted),
