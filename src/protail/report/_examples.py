@@ -103,6 +103,7 @@ def surprises_section(data: ReportData, gallery: Gallery) -> Section:
     if data.held_out is None:
         return Section("surprises", "Surprising examples", missing=NO_PREDICTIONS)
     parts = [
+        *_suspected(data, gallery),
         _wrong_labels(data, gallery),
         _near_duplicates(data, gallery),
         _novelties(data, gallery),
@@ -111,8 +112,56 @@ def surprises_section(data: ReportData, gallery: Gallery) -> Section:
     return Section("surprises", "Surprising examples", says, parts=parts)
 
 
+def _suspected(data: ReportData, gallery: Gallery) -> list[Section]:
+    """Show training examples that look mislabelled, where the classifier can tell."""
+    if data.suspected is None or data.training is None:
+        return []
+    title, training = "Training labels that may be wrong", data.training
+    rows, suggested, log_odds = (each[:_LISTED] for each in data.suspected)
+    if not len(rows):
+        says = ["The other training examples explain every label best."]
+        return [Section("wrong-training-labels", title, says)]
+    codes = _codes(data.classes, suggested)
+    cards = [
+        Card(
+            f"{training.labels[i]}, or {looks}?",
+            [f"the others speak for {looks}, log odds {odds:.2g}"],
+            [
+                (gallery.thumbnails.of(training.photos, i, _SIDE), "the photo in question"),
+                gallery.typical(
+                    int(_codes(data.classes, training.labels[i : i + 1])[0]),
+                    f"typical {training.labels[i]}",
+                ),
+                gallery.typical(int(code), f"typical {looks}"),
+            ],
+            training.name(i),
+        )
+        for i, looks, odds, code in zip(
+            rows.tolist(), suggested.tolist(), log_odds.tolist(), codes, strict=True
+        )
+    ][: _SHOWN if training.photos is not None else 0]
+    table = Table(
+        "wrong-training-labels",
+        "Training examples whose label the others doubt most",
+        {"Example": "text", "Label": "text", "Looks like": "text", "Log odds": "number"},
+        [
+            (training.name(i), str(training.labels[i]), str(looks), odds)
+            for i, looks, odds in zip(
+                rows.tolist(), suggested.tolist(), log_odds.tolist(), strict=True
+            )
+        ],
+        is_open=not cards,
+    )
+    says = [
+        f"{counted(len(data.suspected[0]), 'training example is', 'training examples are')} "
+        "explained better by another class, each judged by the others. A wrong label costs most "
+        "where a class has few examples."
+    ]
+    return [Section("wrong-training-labels", title, says, cards=cards, tables=[table])]
+
+
 def _wrong_labels(data: ReportData, gallery: Gallery) -> Section:
-    title = "Labels that may be wrong"
+    title = "Held-out labels that may be wrong"
     if data.held_out is None or data.confidence is None or data.label_probability is None:
         why = "This needs the probability of each label on held-out examples."
         return Section("wrong-labels", title, missing=why)

@@ -101,6 +101,9 @@ class ReportData:
         A score that is larger the stranger an example is.
     training : Examples or None
         What it was trained on: photos of the classes, and near-duplicates of held-out examples.
+    suspected : tuple of three ndarrays, or None
+        Training examples that look mislabelled, most suspicious first: their places, the class
+        that explains each better, and the logarithm of how much likelier it is.
     space : Space or None
         Where prototypes and examples are.
     evaluation : Evaluation or None
@@ -134,6 +137,7 @@ class ReportData:
     label_probability: Array | None = None
     novelty: Array | None = None
     training: Examples | None = None
+    suspected: tuple[Array, Array, Array] | None = None
     space: Space | None = None
     evaluation: Evaluation | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -227,6 +231,7 @@ class ReportData:
             counts=network.class_counts_,
             held_out=held_out,
             training=training,
+            suspected=None if training is None else _suspected(network, training),
             space=space_of(network.head, rows, np.asarray(network.class_counts_)),
             facts={**_facts(network), **(facts or {})},
             commands=commands,
@@ -353,6 +358,19 @@ def _answers(network: Network, held_out: Examples) -> dict[str, Any]:
         "label_probability": np.where(known, np.concatenate(own), 0),
         "novelty": None if strange[0] is None else np.concatenate(strange),
     }
+
+
+def _suspected(network: Network, training: Examples) -> tuple[Array, Array, Array] | None:
+    """Ask a classifier which of its training rows look mislabelled, if these are its rows."""
+    head: Any = network.head
+    if not hasattr(head, "suspicious_rows") or head.choices_["method"] == "paper":
+        return None
+    names, counts = np.unique(training.labels, return_counts=True)
+    same = np.array_equal(names, head.classes_) and np.array_equal(counts, head.class_counts_)
+    if training.features is None or not same:
+        return None
+    rows, suggested, log_odds = head.suspicious_rows(training.features, training.labels)
+    return rows, suggested, log_odds
 
 
 def _novelty(network: Network, rows: Array) -> Array | None:
