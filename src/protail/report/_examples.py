@@ -121,25 +121,21 @@ def _suspected(data: ReportData, gallery: Gallery) -> list[Section]:
     if not len(rows):
         says = ["The other training examples explain every label best."]
         return [Section("wrong-training-labels", title, says)]
-    codes = _codes(data.classes, suggested)
+    n_cards = _SHOWN if training.photos is not None else 0
+    labelled, looked = (_codes(data.classes, each) for each in (training.labels[rows], suggested))
     cards = [
         Card(
-            f"{training.labels[i]}, or {looks}?",
-            [f"the others speak for {looks}, log odds {odds:.2g}"],
+            f"{training.labels[row]}, or {suggested[i]}?",
+            [f"the others speak for {suggested[i]}, log odds {log_odds[i]:.2g}"],
             [
-                (gallery.thumbnails.of(training.photos, i, _SIDE), "the photo in question"),
-                gallery.typical(
-                    int(_codes(data.classes, training.labels[i : i + 1])[0]),
-                    f"typical {training.labels[i]}",
-                ),
-                gallery.typical(int(code), f"typical {looks}"),
+                (gallery.thumbnails.of(training.photos, row, _SIDE), "the photo in question"),
+                gallery.typical(int(labelled[i]), f"typical {training.labels[row]}"),
+                gallery.typical(int(looked[i]), f"typical {suggested[i]}"),
             ],
-            training.name(i),
+            training.name(row),
         )
-        for i, looks, odds, code in zip(
-            rows.tolist(), suggested.tolist(), log_odds.tolist(), codes, strict=True
-        )
-    ][: _SHOWN if training.photos is not None else 0]
+        for i, row in enumerate(rows[:n_cards].tolist())
+    ]
     table = Table(
         "wrong-training-labels",
         "Training examples whose label the others doubt most",
