@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -261,3 +262,14 @@ def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, protail.report; print([m for m in sys.argv[1:] if m in sys.modules])"
     words = [sys.executable, "-c", code, "plotly", "jinja2", "torch", "matplotlib", "sklearn"]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_training_labels_that_may_be_wrong_are_shown(data, tmp_path):
+    found = np.array([7, 3]), np.array(["lynx", NAMES[0]]), np.array([4.25, 0.5])
+    write_report(replace(data, suspected=found), tmp_path / "report.html", csv=tmp_path / "csv")
+    lines = (tmp_path / "csv/wrong-training-labels.csv").read_text().splitlines()
+    assert lines[1:] == [
+        f"#8,{data.training.labels[7]},lynx,4.25",
+        f"#4,{data.training.labels[3]},{NAMES[0]},0.5",
+    ]
+    assert "2 training examples are explained better" in (tmp_path / "report.html").read_text()
