@@ -118,8 +118,8 @@ def _write_tables(
 
 def _libraries() -> tuple[Any, Any]:
     """Import what a page is made with, or say what installs it."""
-    names = {"jinja2": "jinja2", "plotly.offline": "plotly"}
-    jinja2, plotly = (imported(each, "a report", name, "report") for each, name in names.items())
+    jinja2 = imported("jinja2", "a report", "jinja2", "report")
+    plotly = imported("plotly.offline", "a report", "plotly", "report")
     return jinja2, plotly
 
 
