@@ -23,9 +23,10 @@ COMMANDS = {
     "evaluate": ["evaluate", "{model}", "{file}"],
     "compare": ["compare", "{model}", "model", "{file}"],
     "add-class": ["add-class", "{model}", "puffin", "{file}", "-o", "{output}"],
+    "report": ["report", "{model}", "{file}", "-o", "{output}.html"],
 }
-WRITING = ["fit", "predict", "add-class"]
-JUDGING = ["predict", "evaluate", "compare", "add-class"]
+WRITING = ["fit", "predict", "add-class", "report"]
+JUDGING = ["predict", "evaluate", "compare", "add-class", "report"]
 
 
 def command_line(name, file="birds.npz", model="model", output="out"):

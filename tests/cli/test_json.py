@@ -14,6 +14,7 @@ GOOD = [
     ["evaluate", "model", "birds.npz"],
     ["compare", "model", "model", "birds.npz"],
     ["add-class", "model", "puffin", "birds.npz", "-o", "out"],
+    ["report", "model", "birds.npz"],
     ["doctor"],
     ["recipes"],
     ["recipes", "show", "pc"],

@@ -153,3 +153,16 @@ def test_a_run_on_features_predicts_rows(protail, folder):
     assert protail("predict", "on-features", "rows.npz", "-o", "out.csv").code == 0
     said = [row["label"] for row in csv.DictReader((folder / "out.csv").open())]
     assert said == Network.load("on-features", device="cpu").predict(rows).tolist()
+
+
+def test_a_run_is_reported_on_its_test_photos(protail, folder):
+    pytest.importorskip("plotly")
+    ended = protail("report", "run", "--dataset", "photos", "--device", "cpu", "--json")
+    assert ended.code == 0, ended.err
+    shown = protail("evaluate", "run", "--dataset", "photos", "--device", "cpu", "--json").json
+    scores = shown["evaluation"]["classifier"]["plain"]
+    assert ended.json["evaluation"]["all"] == pytest.approx(scores["all"])
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "photos/test/bee/0.png" in page
+    assert page.count("data:image/jpeg;base64") > 9
+    assert "--set classifier.max_steps=4" in page

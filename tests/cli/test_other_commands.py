@@ -9,8 +9,8 @@ from protail import PrototypeClassifier
 from protail._messages import install_command
 
 COMMANDS = [
-    *("fit", "predict", "evaluate", "compare", "add-class", "doctor", "quickstart", "train"),
-    *("search", "weights", "recipes", "data"),
+    *("fit", "predict", "evaluate", "compare", "add-class", "report", "doctor", "quickstart"),
+    *("train", "search", "weights", "recipes", "data"),
 ]
 
 

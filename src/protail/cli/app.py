@@ -16,7 +16,7 @@ from protail.cli.options import current_flags
 
 _GROUP = "protail.commands"
 _MODULES = {
-    **{name: name for name in ("fit", "predict", "evaluate", "compare")},
+    **{name: name for name in ("fit", "predict", "evaluate", "compare", "report")},
     "add-class": "add_class",
     **{name: name for name in ("doctor", "train", "search", "weights", "recipes", "data")},
 }
