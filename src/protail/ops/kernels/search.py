@@ -1,0 +1,153 @@
+"""The k nearest prototypes in Triton kernels: products choose, subtraction in float64 decides.
+
+The lowest score of each group of classes is all that the products leave. The k nearest lie in the
+k groups whose lowest scores are lowest, as long as scores are exact; they are off by a bound that
+is known, so a few groups more are taken, and their classes measured exactly. Rows for which that
+may not be enough are told, and are searched again without kernels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from protail.ops._memory import memory_budget, pieces
+from protail.ops._rows import unit_rows
+from protail.ops._space import Inputs
+from protail.ops.distance.base import Distance
+from protail.ops.distance.cosine import Cosine
+from protail.ops.kernels._device import Tiles, interpreted, square_or_root, whole
+from protail.ops.kernels._placed import Placing, middle_of
+
+MOST = 32
+"""The largest k."""
+
+# Groups to take beyond the k that exact scores would need.
+_MORE = 8
+# Classes of a group, where they are too many for a table of all scores; and what is too many.
+_GROUP, _FEW_CLASSES = 32, 2**14
+_CHUNK_BYTES = 64 * 2**20
+# Squares that differ by less, as a part of themselves, are compared by other means.
+_NEARLY_EQUAL = 2.0**-35
+_PRECISION = "tf32"
+
+
+class Found(NamedTuple):
+    """The k nearest of each row, and which rows must be searched again."""
+
+    distances_bk: Tensor
+    classes_bk: Tensor
+    open_b: Tensor
+
+
+def find(inputs: Inputs, k: int, distance: Distance) -> Found:
+    """Find the k nearest classes of each row.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        In float32 or shorter, with a temperature by channel or none.
+    k : int
+        At most `MOST`.
+    distance : Distance
+        The Euclidean distance, its square, or cosine.
+
+    Returns
+    -------
+    Found
+        Exact but for the rows of ``open_b``.
+    """
+    x, prototypes, temperature = (
+        None if each is None else each.float().contiguous() for each in inputs
+    )
+    assert x is not None
+    assert prototypes is not None
+    n_rows, n_classes = len(x), len(prototypes)
+    tiles = Tiles.of(n_rows, n_classes, torch.float32, x.device)
+    group = _group(n_classes)
+    n_groups = -(-n_classes // group)
+    budget = memory_budget(x.device, 4 * n_rows * n_groups)
+    size = max(tiles.rows, budget // (8 * n_groups) // tiles.rows * tiles.rows)
+    found = [
+        _of_rows(x[rows], prototypes, temperature, k, distance, tiles, group)
+        for rows in pieces(n_rows, size)
+    ]
+    if len(found) == 1:
+        return found[0]
+    return Found(*(torch.cat(part) for part in zip(*found, strict=True)))
+
+
+def can_find(distance: Distance, k: int) -> bool:
+    """Say whether the kernels know a distance and so many neighbours."""
+    is_plain = type(distance).difference is Distance.difference
+    return is_plain and square_or_root(distance) is not None and k <= MOST
+
+
+def _group(n_classes: int) -> int:
+    if interpreted():
+        return 4 if n_classes > 64 else 1
+    return _GROUP if n_classes > _FEW_CLASSES else 1
+
+
+def _of_rows(
+    x: Tensor,
+    prototypes: Tensor,
+    temperature: Tensor | None,
+    k: int,
+    distance: Distance,
+    tiles: Tiles,
+    group: int,
+) -> Found:
+    from protail.ops.kernels import _found
+
+    (n_rows, n_channels), n_classes = x.shape, len(prototypes)
+    unit = isinstance(distance, Cosine)
+    placing = Placing(_middle(prototypes, temperature, unit), temperature, _PRECISION, tiles, unit)
+    rows = placing.place(x, tiles.rows, measured=_room(x, whole(n_rows, tiles.rows)))
+    n_groups = -(-n_classes // group)
+    low = x.new_empty(n_rows, n_groups)
+    bounds = x.new_empty(2, whole(n_classes, tiles.classes))
+    at_a_time = max(1, _CHUNK_BYTES // (4 * rows.width) // tiles.classes) * tiles.classes
+    for chunk in pieces(n_classes, at_a_time):
+        padded = chunk.start + whole(chunk.stop - chunk.start, tiles.classes)
+        some = bounds[0, chunk.start : padded], bounds[1, chunk.start : padded]
+        classes = placing.place(prototypes[chunk], tiles.classes, measured=some)
+        grid = (len(classes.square_n) // tiles.classes * -(-n_rows // tiles.rows),)
+        _found.score_tiles[grid](
+            rows.vectors, classes.vectors, classes.square_n, low,
+            classes.n, n_rows, n_groups, chunk.start // group, rows.width,
+            GROUP=group, PARTS=placing.parts, BLOCK_B=tiles.rows, BLOCK_C=tiles.classes,
+            DEEP=tiles.deep, **tiles.options(),
+        )  # fmt: skip
+    n_taken = min(k + _MORE, n_groups)
+    lowest = low.topk(n_taken, largest=False)
+    largest = bounds.amax(1)
+    distances = x.new_empty(n_rows, k)
+    found = torch.empty(n_rows, k, dtype=torch.int64, device=x.device)
+    is_open = torch.empty(n_rows, dtype=torch.int32, device=x.device)
+    taken = max(16 // group, 1 << (n_taken - 1).bit_length(), 1)
+    _found.choose[(n_rows,)](
+        x, prototypes, temperature, lowest.values, lowest.indices,
+        rows.square_n, rows.error_n, largest, distances, found, is_open,
+        n_classes, n_channels, n_taken, k, int(n_taken == n_groups),
+        torch.finfo(torch.float32).eps * (4 + n_channels / 4), _NEARLY_EQUAL,
+        ROOT=bool(square_or_root(distance)), COSINE=unit, SCALED=temperature is not None,
+        GROUP=group, TAKEN=taken, BLOCK_N=min(16, taken * group), BLOCK_D=128,
+        BLOCK_K=1 << k.bit_length(), num_warps=4,
+    )  # fmt: skip
+    return Found(distances, found, is_open.bool())
+
+
+def _room(like: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    square_n, error_n = like.new_empty(2, n).unbind()
+    return square_n, error_n
+
+
+def _middle(prototypes: Tensor, temperature: Tensor | None, unit: bool) -> Tensor:
+    if not unit:
+        return middle_of(prototypes)
+    stride = max(1, -(-prototypes.numel() // 2**16))
+    some = prototypes[::stride]
+    return unit_rows(some if temperature is None else some * temperature.rsqrt())[0].mean(0)
