@@ -79,10 +79,11 @@ def find(inputs: Inputs, k: int, distance: Distance) -> Found:
     return Found(*(torch.cat(part) for part in zip(*found, strict=True)))
 
 
-def can_find(distance: Distance, k: int) -> bool:
-    """Say whether the kernels know a distance and so many neighbours."""
-    is_plain = type(distance).difference is Distance.difference
-    return is_plain and square_or_root(distance) is not None and k <= MOST
+def cannot_find(distance: Distance, k: int) -> str | None:
+    """Say why the kernels do not know a distance or so many neighbours; None if they do."""
+    if type(distance).difference is not Distance.difference:
+        return f"the distance {distance!r} maps vectors; expected one that subtracts them."
+    return f"k={k}; expected at most {MOST} for kernels." if k > MOST else None
 
 
 def _group(n_classes: int) -> int:
