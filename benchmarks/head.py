@@ -115,7 +115,9 @@ def data(
     return x.add_(c[y], alpha=0.5), c, y
 
 
-def measure(way: Way, size: tuple[int, int, int], device: torch.device, n_calls: int) -> dict[str, Any]:
+def measure(
+    way: Way, size: tuple[int, int, int], device: torch.device, n_calls: int
+) -> dict[str, Any]:
     """Time a way, and compare it with float64."""
     torch.set_float32_matmul_precision("high" if way.precision == "tf32" else "highest")
     n_sets = max(1, min(64, _CACHE // (4 * size[0] * size[2])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,32 +70,48 @@ def precision_of(device: torch.device) -> str:
 
 
 class Tiles(NamedTuple):
-    """How a product is cut: classes and rows of a tile, and numbers of each vector at a time."""
+    """How a product is cut: rows of either side in a tile, and numbers of each at a time."""
 
-    classes: int
-    rows: int
+    left: int
+    right: int
     deep: int
     warps: int
     stages: int
 
-    @classmethod
-    def of(cls, n_rows: int, n_classes: int, dtype: torch.dtype, device: torch.device) -> Tiles:
-        """Choose them; the interpreter takes small ones."""
-        if interpreted():
-            return cls(16, 16, 16, 4, 1)
-        classes = 64 if n_rows <= 64 and n_classes <= 2**14 else 128
-        rows = 64 if n_rows <= 64 else 128
-        deep = 128 // dtype.itemsize
-        if n_rows > 128 and n_classes >= 2**14:
-            rows = 256
-        warps = 8 if rows * classes >= 2**15 else 4
-        tile = (classes + rows) * deep * dtype.itemsize
-        stages = max(2, min(5, _shared_memory(device.index or 0) // tile))
-        return cls(classes, rows, deep, warps, min(stages, 4) if warps == 8 else stages)
-
     def options(self) -> dict[str, int]:
         """Give what a launch takes beside its arguments."""
         return {"num_warps": self.warps, "num_stages": self.stages}
+
+    def fitted(self, itemsize: int, device: torch.device) -> Tiles:
+        """Keep fewer tiles in flight where a GPU has less shared memory."""
+        fit = _shared_memory(device.index or 0) // ((self.left + self.right) * self.deep * itemsize)
+        return self._replace(stages=max(1, min(self.stages, fit)))
+
+
+_INTERPRETED = Tiles(16, 16, 16, 4, 1)
+# Classes are placed in whole tiles of this size, so that any tile below divides them.
+CLASS_STEP = 128
+
+
+def product_tiles(n_rows: int, n_classes: int, dtype: torch.dtype, device: torch.device) -> Tiles:
+    """Choose tiles of classes by rows; the interpreter takes small ones."""
+    if interpreted():
+        return _INTERPRETED
+    deep = 128 // dtype.itemsize
+    if n_rows <= 64:
+        tiles = Tiles(64, 64, deep, 4, 5)
+    elif n_rows <= 128:
+        tiles = Tiles(128, 128, deep, 4, 5)
+    else:
+        tiles = Tiles(128, 256, deep, 8, 4)
+    return tiles.fitted(dtype.itemsize, device)
+
+
+def gradient_tiles(n_rows: int, dtype: torch.dtype, device: torch.device) -> Tiles:
+    """Choose tiles of classes by channels; rows are what is summed."""
+    if interpreted():
+        return _INTERPRETED
+    return Tiles(128, 128, 128 // dtype.itemsize, 8, 3).fitted(dtype.itemsize, device)
 
 
 @functools.cache
@@ -107,3 +123,41 @@ def _shared_memory(index: int) -> int:
 def whole(number: int, step: int) -> int:
     """Round up to a multiple."""
     return -(-number // step) * step
+
+
+_READY: dict[tuple[Any, ...], Any] = {}
+_MOST_READY = 4096
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Start a kernel; one that has run with such arguments before without asking Triton again.
+
+    Triton's own start looks at every argument in Python, which takes longer than small kernels.
+    """
+    if interpreted():
+        kernel[grid](*arguments, **constants)
+        return
+    first = arguments[0]
+    if first.device.index != torch.cuda.current_device():
+        with torch.cuda.device(first.device):
+            launch(kernel, grid, *arguments, **constants)
+        return
+    key = (
+        kernel.fn,
+        first.device.index,
+        *(
+            (each.dtype, each.data_ptr() % 16) if isinstance(each, Tensor) else each
+            for each in arguments
+        ),
+        *constants.values(),
+    )
+    ready = _READY.get(key)
+    grid = (*grid, 1, 1)[:3]
+    if ready is not None:
+        compiled, own = ready
+        compiled[grid](*arguments, *own)
+        return
+    compiled = kernel[grid](*arguments, **constants)
+    if len(_READY) >= _MOST_READY:
+        _READY.clear()
+    _READY[key] = compiled, [constants[name] for name in kernel.arg_names[len(arguments) :]]

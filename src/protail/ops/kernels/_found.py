@@ -88,7 +88,9 @@ def choose(
             far = tl.where(length > 0, far, 1.0)
         far = tl.where(known, far, float("inf"))
         key = tl.where(which == block, far[None, :], key)
-        klass = tl.where(which == block, tl.where(known, one, 2147483647).to(tl.int32)[None, :], klass)
+        klass = tl.where(
+            which == block, tl.where(known, one, 2147483647).to(tl.int32)[None, :], klass
+        )
 
     order = tl.arange(0, BLOCK_K)
     sorted_key = tl.full((BLOCK_K,), float("inf"), tl.float64)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protail.ops.kernels._device import PRECISIONS, Tiles, interpreted, whole
+from protail.ops.kernels._device import PRECISIONS, interpreted, launch, whole
 
 # A mean of some prototypes centres as well as that of all.
 _CENTRING_SAMPLE = 2**16
@@ -39,7 +39,7 @@ class Placing(NamedTuple):
     middle_d: Tensor
     temperature: Tensor | None
     precision: str
-    tiles: Tiles
+    deep: int
     unit: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Placing(NamedTuple):
         from protail.ops.kernels import _tiles
 
         n, n_channels = vectors_nd.shape
-        n_padded, width = whole(n, step), whole(n_channels, self.tiles.deep)
+        n_padded, width = whole(n, step), whole(n_channels, self.deep)
         parts, dtype = PRECISIONS[self.precision]
         copies = 2 if parts == 3 else 1
         placed = vectors_nd.new_empty(n_padded, copies * width, dtype=dtype)
@@ -67,7 +67,9 @@ class Placing(NamedTuple):
         square_n, error_n = (vectors_nd.new_empty(n_padded), None) if measured is None else measured
         block = min(512, 1 << (width - 1).bit_length())
         rows = 4 if interpreted() else max(1, _PLACED_AT_A_TIME // block)
-        _tiles.place[(-(-n_padded // rows),)](
+        launch(
+            _tiles.place,
+            (-(-n_padded // rows),),
             vectors_nd,
             self.middle_d,
             self.temperature,

@@ -301,7 +301,7 @@ def gradient_tiles(
     gradient,  # (classes of the chunk, channels)
     energy,  # (tiles of classes, channels): what the gradient of temperatures adds up
     n, n_padded, n_row_blocks, n_rows_padded, n_channels, width, first_tile,
-    SCALED: tl.constexpr, ENERGY: tl.constexpr, PARTS: tl.constexpr,
+    SCALED: tl.constexpr, ENERGY: tl.constexpr, EARLY: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     """Pull each class by all rows: ``sum of pull (u - v)``."""
@@ -310,12 +310,14 @@ def gradient_tiles(
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
     channel = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
     within = tl.where(channel < width, channel, 0)
-    product = _product(
-        pull, rows_across, at, within, n_rows_padded, PARTS, BLOCK_C, BLOCK_D, DEEP
-    )
     copies: tl.constexpr = 2 if PARTS == 3 else 1
     v = classes + at[:, None].to(tl.int64) * (copies * width) + within[None, :]
-    vector = tl.load(v).to(tl.float32)
+    if EARLY:
+        vector = tl.load(v)
+    product = _product(pull, rows_across, at, within, n_rows_padded, PARTS, BLOCK_C, BLOCK_D, DEEP)
+    if not EARLY:
+        vector = tl.load(v)
+    vector = vector.to(tl.float32)
     if PARTS == 3:
         vector += tl.load(v + width).to(tl.float32)
     total = tl.zeros((BLOCK_C,), tl.float32)

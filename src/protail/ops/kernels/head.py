@@ -22,10 +22,13 @@ from protail.ops._precision import full_precision, rounding, smallest_length
 from protail.ops._space import Inputs
 from protail.ops.distance.base import Distance, as_distance
 from protail.ops.kernels._device import (
+    CLASS_STEP,
     PRECISIONS,
-    Tiles,
+    gradient_tiles,
     interpreted,
+    launch,
     precision_of,
+    product_tiles,
     square_or_root,
     unsupported,
     whole,
@@ -38,6 +41,10 @@ _SMALL_STEP, _SMALL_CLASSES = 2**24, 1024
 _CHUNK_BYTES = 64 * 2**20
 # Up to this size, what is placed for the forward pass is kept for the backward pass.
 _KEPT_BYTES = 192 * 2**20
+_EARLY = False
+_UNROLL = 8
+_BLOCK, _DEEP = 8, 64
+_MB, _MD = 8, 64
 
 
 def loss(
@@ -100,7 +107,10 @@ def loss(
         if small is None:
             small = is_small(*inputs[:2])
         result: Tensor = _KernelLoss.apply(
-            *(each if each is None else each.contiguous() for each in (*inputs, adjustment, target)),
+            *(
+                each if each is None else each.contiguous()
+                for each in (*inputs, adjustment, target)
+            ),
             _Settings(distance, reduction, precision, small),
         )
         return result
@@ -208,15 +218,17 @@ class _Small(_Step):
         root, scaled = self.settings.root, self.temperature is not None
         pull_bc = self.x_bd.new_empty(n_rows, n_classes)
         loss_b = self.x_bd.new_empty(n_rows)
-        block = 8
+        block = _MB
         grid = -(-n_rows // block), -(-n_classes // block)
-        _small.measure[grid](
+        launch(
+            _small.measure, grid,
             self.x_bd, self.prototypes_cd, self.temperature, pull_bc, n_rows, n_classes, n_channels,
-            ROOT=root, SCALED=scaled, BLOCK_B=block, BLOCK_C=block, BLOCK_D=64,
+            ROOT=root, SCALED=scaled, BLOCK_B=block, BLOCK_C=block, BLOCK_D=_MD,
         )  # fmt: skip
         wide = max(16, 1 << (n_classes - 1).bit_length())
         tall = max(1, 1024 // wide)
-        _small.weigh[(-(-n_rows // tall),)](
+        launch(
+            _small.weigh, (-(-n_rows // tall),),
             pull_bc, self.adjustment_c, self.target_b, loss_b, n_rows, n_classes,
             self.settings.distance.rate, smallest_length(torch.float32),
             **self.kind, BLOCK_B=tall, BLOCK_C=wide,
@@ -233,9 +245,7 @@ class _Small(_Step):
         yield self._gather(*sides[0], pull_bc, grad, strides[0])[0] if needs_x else None
         gradient = energy = None
         if needs_c or needs_t:
-            gradient, energy = self._gather(
-                *sides[1], pull_bc, grad, strides[1], needs_c, needs_t
-            )
+            gradient, energy = self._gather(*sides[1], pull_bc, grad, strides[1], needs_c, needs_t)
         yield gradient
         yield None if energy is None else energy.sum(0, keepdim=True).mul_(0.5)
 
@@ -252,18 +262,19 @@ class _Small(_Step):
         from protail.ops.kernels import _small
 
         n_own, n_channels = own.shape
-        block, deep = 8, 64
+        block, deep = _BLOCK, _DEEP
         grid = -(-n_own // block), -(-n_channels // deep)
         found = own.new_empty(own.shape) if gradient else None
         moment = own.new_empty(grid[0], n_channels) if energy else None
         by_row = grad.ndim > 0
         of_rows = own is self.x_bd
-        _small.gather[grid](
+        launch(
+            _small.gather, grid,
             own, others, self.temperature, pull_bc, grad, found, moment,
             n_own, len(others), n_channels, *strides, self.settings.weight(len(self.x_bd)),
             OWN_GRAD=by_row and of_rows, OTHER_GRAD=by_row and not of_rows,
             SCALED=self.temperature is not None, ENERGY=energy, GRADIENT=gradient,
-            BLOCK=block, BLOCK_D=deep,
+            BLOCK=block, BLOCK_D=deep, UNROLL=_UNROLL,
         )  # fmt: skip
         return found, moment
 
@@ -275,23 +286,26 @@ class _Tiled(_Step):
         super().__init__(*given)
         n_rows, n_classes, n_channels = self.sizes
         parts, dtype = PRECISIONS[self.settings.precision]
-        self.tiles = Tiles.of(n_rows, n_classes, dtype, self.x_bd.device)
+        device = self.x_bd.device
+        self.tiles = product_tiles(n_rows, n_classes, dtype, device)
+        self.gradient_tiles = gradient_tiles(n_rows, dtype, device)
+        self.class_step = self.tiles.left if interpreted() else CLASS_STEP
         vector = (2 if parts == 3 else 1) * dtype.itemsize * whole(n_channels, self.tiles.deep)
         self.at_a_time = n_classes
         if vector * n_classes > _KEPT_BYTES or interpreted():
-            at_once = _CHUNK_BYTES // vector if not interpreted() else 2 * self.tiles.classes
-            self.at_a_time = max(1, at_once // self.tiles.classes) * self.tiles.classes
+            at_once = 2 * self.class_step if interpreted() else _CHUNK_BYTES // vector
+            self.at_a_time = max(1, at_once // self.class_step) * self.class_step
         lifts = self.settings.distance.lifts
         self.lift = rounding(n_channels, torch.float32, torch.device("cpu")) if lifts else 0.0
         self.least = smallest_length(torch.float32) ** 2 if self.settings.root else 0.0
-        self.n_tiles = -(-n_classes // self.tiles.classes)
+        self.n_tiles = -(-n_classes // self.tiles.left)
 
     @property
     def product(self) -> dict[str, int]:
         return {
             "PARTS": PRECISIONS[self.settings.precision][0],
-            "BLOCK_B": self.tiles.rows,
-            "BLOCK_C": self.tiles.classes,
+            "BLOCK_B": self.tiles.right,
+            "BLOCK_C": self.tiles.left,
             "DEEP": self.tiles.deep,
             **self.tiles.options(),
         }
@@ -301,15 +315,19 @@ class _Tiled(_Step):
 
         n_rows, n_classes, n_channels = self.sizes
         placing = Placing(
-            middle_of(self.prototypes_cd), self.temperature, self.settings.precision, self.tiles
+            middle_of(self.prototypes_cd),
+            self.temperature,
+            self.settings.precision,
+            self.tiles.deep,
         )
-        rows = placing.place(self.x_bd, self.tiles.rows, across=True)
+        rows = placing.place(self.x_bd, self.tiles.right, across=True)
         parts = self.x_bd.new_empty(n_rows, self.n_tiles)
         classes = None
         for chunk in pieces(n_classes, self.at_a_time):
-            classes = placing.place(self.prototypes_cd[chunk], self.tiles.classes)
-            grid = (len(classes.square_n) // self.tiles.classes * -(-n_rows // self.tiles.rows),)
-            _tiles.sum_tiles[grid](
+            classes = placing.place(self.prototypes_cd[chunk], self.class_step)
+            grid = (len(classes.square_n) // self.tiles.left * -(-n_rows // self.tiles.right),)
+            launch(
+            _tiles.sum_tiles, grid,
                 rows.vectors, classes.vectors, rows.square_n, classes.square_n,
                 self.adjustment_c, self.target_b,
                 parts, classes.n, chunk.start, n_rows, self.n_tiles, rows.width,
@@ -317,7 +335,8 @@ class _Tiled(_Step):
             )  # fmt: skip
         log_total, own_pull, loss_b = self.x_bd.new_empty(3, n_rows).unbind()
         following = torch.empty(2, n_rows, dtype=torch.int32, device=self.x_bd.device)
-        _tiles.merge_tiles[(n_rows,)](
+        launch(
+            _tiles.merge_tiles, (n_rows,),
             self.x_bd, self.prototypes_cd, self.temperature, self.adjustment_c, self.target_b,
             parts, log_total, own_pull, loss_b, following, n_rows, self.n_tiles, n_channels,
             self.settings.distance.rate, smallest_length(torch.float32), **self.kind,
@@ -333,16 +352,19 @@ class _Tiled(_Step):
         n_rows, n_classes, n_channels = self.sizes
         grad_c = torch.empty_like(self.prototypes_cd) if needs_c or needs_t else None
         n_padded = len(rows.square_n)
-        energy = self.x_bd.new_empty(self.n_tiles, n_channels) if needs_t else None
+        n_blocks = -(-n_classes // self.gradient_tiles.left)
+        energy = self.x_bd.new_empty(n_blocks, n_channels) if needs_t else None
         row_sum = self.x_bd.new_empty(self.n_tiles, n_padded) if needs_x or needs_t else None
         pulled = torch.zeros_like(self.x_bd) if needs_x else None
         for chunk in pieces(n_classes, self.at_a_time):
-            classes = kept or placing.place(self.prototypes_cd[chunk], self.tiles.classes)
+            classes = kept or placing.place(self.prototypes_cd[chunk], self.class_step)
             pull, class_sum = self._pull(rows, classes, chunk.start, grad, row_sum)
             if grad_c is not None:
                 self._gradient(rows, classes, chunk, pull, class_sum, grad_c[chunk], energy)
             if pulled is not None:
-                pulled.addmm_(_total(pull, n_padded)[: classes.n, :n_rows].mT, classes.total()[:, :n_channels])
+                pulled.addmm_(
+                    _total(pull, n_padded)[: classes.n, :n_rows].mT, classes.total()[:, :n_channels]
+                )
         own_x, own_energy = self._add_own(grad, grad_c if needs_c else None, needs_x, needs_t)
         sum_b = None if row_sum is None else row_sum.sum(0)[:n_rows]
         u_bd = rows.total()[:, :n_channels] if sum_b is not None else None
@@ -370,9 +392,10 @@ class _Tiled(_Step):
         log_total = self.left[3]
         copies = rows.vectors.shape[1] // rows.width
         pull = rows.vectors.new_empty(n_padded, copies * n_rows_padded)
-        n_blocks = n_rows_padded // self.tiles.rows
+        n_blocks = n_rows_padded // self.tiles.right
         class_sum = self.x_bd.new_empty(n_blocks, n_padded)
-        _tiles.pull_tiles[(n_padded // self.tiles.classes * n_blocks,)](
+        launch(
+            _tiles.pull_tiles, (n_padded // self.tiles.left * n_blocks,),
             rows.vectors, classes.vectors, rows.square_n, classes.square_n,
             self.adjustment_c, self.target_b, log_total, grad,
             pull, class_sum, row_sum,
@@ -390,15 +413,16 @@ class _Tiled(_Step):
 
         n_channels = out.shape[1]
         n_padded, n_rows_padded = len(classes.square_n), len(rows.square_n)
-        block = 16 if interpreted() else 128
-        blocks = -(-n_channels // block)
-        options = {**self.product, "BLOCK_D": block}
-        del options["BLOCK_B"]
-        _tiles.gradient_tiles[(n_padded // self.tiles.classes * blocks,)](
+        tiles = self.gradient_tiles
+        blocks = -(-n_channels // tiles.right)
+        launch(
+            _tiles.gradient_tiles, (n_padded // tiles.left * blocks,),
             pull, rows.across, classes.vectors, class_sum, self.temperature, out, energy,
             classes.n, n_padded, len(class_sum), n_rows_padded, n_channels, rows.width,
-            chunk.start // self.tiles.classes,
-            SCALED=self.temperature is not None, ENERGY=energy is not None, **options,
+            chunk.start // tiles.left,
+            SCALED=self.temperature is not None, ENERGY=energy is not None, EARLY=_EARLY,
+            PARTS=PRECISIONS[self.settings.precision][0],
+            BLOCK_C=tiles.left, BLOCK_D=tiles.right, DEEP=tiles.deep, **tiles.options(),
         )  # fmt: skip
 
     def _add_own(
@@ -411,7 +435,8 @@ class _Tiled(_Step):
         own_x = torch.empty_like(self.x_bd) if of_rows else None
         energy = torch.empty_like(self.x_bd) if of_temperature else None
         block = 256
-        _tiles.add_own[(n_rows, -(-n_channels // block))](
+        launch(
+            _tiles.add_own, (n_rows, -(-n_channels // block)),
             self.x_bd, self.prototypes_cd, self.temperature, self.target_b, own_pull, grad,
             following, grad_c, own_x, energy, n_rows, n_channels, self.settings.weight(n_rows),
             GRAD_STRIDE=grad.ndim, SCALED=self.temperature is not None,

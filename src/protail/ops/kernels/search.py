@@ -18,7 +18,15 @@ from protail.ops._rows import unit_rows
 from protail.ops._space import Inputs
 from protail.ops.distance.base import Distance
 from protail.ops.distance.cosine import Cosine
-from protail.ops.kernels._device import Tiles, interpreted, square_or_root, whole
+from protail.ops.kernels._device import (
+    CLASS_STEP,
+    Tiles,
+    interpreted,
+    launch,
+    product_tiles,
+    square_or_root,
+    whole,
+)
 from protail.ops.kernels._placed import Placing, middle_of
 
 MOST = 32
@@ -65,11 +73,11 @@ def find(inputs: Inputs, k: int, distance: Distance) -> Found:
     assert x is not None
     assert prototypes is not None
     n_rows, n_classes = len(x), len(prototypes)
-    tiles = Tiles.of(n_rows, n_classes, torch.float32, x.device)
+    tiles = product_tiles(n_rows, n_classes, torch.float32, x.device)
     group = _group(n_classes)
     n_groups = -(-n_classes // group)
     budget = memory_budget(x.device, 4 * n_rows * n_groups)
-    size = max(tiles.rows, budget // (8 * n_groups) // tiles.rows * tiles.rows)
+    size = max(tiles.right, budget // (8 * n_groups) // tiles.right * tiles.right)
     found = [
         _of_rows(x[rows], prototypes, temperature, k, distance, tiles, group)
         for rows in pieces(n_rows, size)
@@ -105,21 +113,25 @@ def _of_rows(
 
     (n_rows, n_channels), n_classes = x.shape, len(prototypes)
     unit = isinstance(distance, Cosine)
-    placing = Placing(_middle(prototypes, temperature, unit), temperature, _PRECISION, tiles, unit)
-    rows = placing.place(x, tiles.rows, measured=_room(x, whole(n_rows, tiles.rows)))
+    placing = Placing(
+        _middle(prototypes, temperature, unit), temperature, _PRECISION, tiles.deep, unit
+    )
+    rows = placing.place(x, tiles.right, measured=_room(x, whole(n_rows, tiles.right)))
     n_groups = -(-n_classes // group)
+    step = tiles.left if interpreted() else CLASS_STEP
     low = x.new_empty(n_rows, n_groups)
-    bounds = x.new_empty(2, whole(n_classes, tiles.classes))
-    at_a_time = max(1, _CHUNK_BYTES // (4 * rows.width) // tiles.classes) * tiles.classes
+    bounds = x.new_empty(2, whole(n_classes, step))
+    at_a_time = max(1, _CHUNK_BYTES // (4 * rows.width) // step) * step
     for chunk in pieces(n_classes, at_a_time):
-        padded = chunk.start + whole(chunk.stop - chunk.start, tiles.classes)
+        padded = chunk.start + whole(chunk.stop - chunk.start, step)
         some = bounds[0, chunk.start : padded], bounds[1, chunk.start : padded]
-        classes = placing.place(prototypes[chunk], tiles.classes, measured=some)
-        grid = (len(classes.square_n) // tiles.classes * -(-n_rows // tiles.rows),)
-        _found.score_tiles[grid](
+        classes = placing.place(prototypes[chunk], step, measured=some)
+        grid = (len(classes.square_n) // tiles.left * -(-n_rows // tiles.right),)
+        launch(
+            _found.score_tiles, grid,
             rows.vectors, classes.vectors, classes.square_n, low,
             classes.n, n_rows, n_groups, chunk.start // group, rows.width,
-            GROUP=group, PARTS=placing.parts, BLOCK_B=tiles.rows, BLOCK_C=tiles.classes,
+            GROUP=group, PARTS=placing.parts, BLOCK_B=tiles.right, BLOCK_C=tiles.left,
             DEEP=tiles.deep, **tiles.options(),
         )  # fmt: skip
     n_taken = min(k + _MORE, n_groups)
@@ -129,7 +141,8 @@ def _of_rows(
     found = torch.empty(n_rows, k, dtype=torch.int64, device=x.device)
     is_open = torch.empty(n_rows, dtype=torch.int32, device=x.device)
     taken = max(16 // group, 1 << (n_taken - 1).bit_length(), 1)
-    _found.choose[(n_rows,)](
+    launch(
+            _found.choose, (n_rows,),
         x, prototypes, temperature, lowest.values, lowest.indices,
         rows.square_n, rows.error_n, largest, distances, found, is_open,
         n_classes, n_channels, n_taken, k, int(n_taken == n_groups),
