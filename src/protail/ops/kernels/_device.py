@@ -98,20 +98,16 @@ def product_tiles(n_rows: int, n_classes: int, dtype: torch.dtype, device: torch
     if interpreted():
         return _INTERPRETED
     deep = 128 // dtype.itemsize
-    if n_rows <= 64:
-        tiles = Tiles(64, 64, deep, 4, 5)
-    elif n_rows <= 128:
-        tiles = Tiles(128, 128, deep, 4, 5)
-    else:
-        tiles = Tiles(128, 256, deep, 8, 4)
+    tiles = Tiles(64, 64, deep, 4, 5) if n_rows <= 64 else Tiles(128, 128, deep, 4, 3)
     return tiles.fitted(dtype.itemsize, device)
 
 
-def gradient_tiles(n_rows: int, dtype: torch.dtype, device: torch.device) -> Tiles:
-    """Choose tiles of classes by channels; rows are what is summed."""
+def gradient_tiles(n_channels: int, dtype: torch.dtype, device: torch.device) -> Tiles:
+    """Choose tiles of classes by channels, where rows are what is summed."""
     if interpreted():
         return _INTERPRETED
-    return Tiles(128, 128, 128 // dtype.itemsize, 8, 3).fitted(dtype.itemsize, device)
+    right = 64 if n_channels <= 64 else 128
+    return Tiles(128, right, 128 // dtype.itemsize, 8, 3).fitted(dtype.itemsize, device)
 
 
 @functools.cache

@@ -33,6 +33,31 @@ def score_tiles(
 
 
 @triton.jit
+def take(
+    low, lowest, groups, n_groups, n_taken, GROUPS: tl.constexpr, TAKEN: tl.constexpr
+):  # fmt: skip
+    """Find the lowest numbers of a row, in order; of equal ones the first."""
+    row = tl.program_id(0)
+    at = tl.arange(0, GROUPS)
+    number = tl.load(low + row.to(tl.int64) * n_groups + at, mask=at < n_groups, other=float("inf"))
+    at = tl.where(at < n_groups, at, 2147483647)
+    order = tl.arange(0, TAKEN)
+    found = tl.full((TAKEN,), float("inf"), tl.float32)
+    place = tl.zeros((TAKEN,), tl.int32)
+    for step in range(n_taken):
+        least = tl.min(number, 0)
+        first = tl.min(tl.where(number == least, at, 2147483647), 0)
+        found = tl.where(order == step, least, found)
+        place = tl.where(order == step, first, place)
+        gone = at == first
+        number = tl.where(gone, float("inf"), number)
+        at = tl.where(gone, 2147483647, at)
+    out = row * n_taken + order
+    tl.store(lowest + out, found, mask=order < n_taken)
+    tl.store(groups + out, place, mask=order < n_taken)
+
+
+@triton.jit
 def choose(
     x, prototypes, temperature,
     low, groups,  # (rows, n_taken), lowest first
@@ -54,7 +79,7 @@ def choose(
         number = block * each + tl.arange(0, each)
         place = number // GROUP
         group = tl.load(groups + row * n_taken + place, mask=place < n_taken, other=0)
-        one = (group * GROUP + number % GROUP).to(tl.int64)
+        one = group.to(tl.int64) * GROUP + number % GROUP
         known = (place < n_taken) & (one < n_classes)
         square = tl.zeros((each, BLOCK_D), tl.float64)
         if COSINE:

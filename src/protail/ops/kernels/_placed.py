@@ -34,12 +34,12 @@ class Placed(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """How vectors are placed: the same for rows and classes."""
+    """How vectors are placed: the same for rows and classes; channels in whole steps."""
 
     middle_d: Tensor
     temperature: Tensor | None
     precision: str
-    deep: int
+    step: int
     unit: bool = False
 
     @property
@@ -59,7 +59,7 @@ class Placing(NamedTuple):
         from protail.ops.kernels import _tiles
 
         n, n_channels = vectors_nd.shape
-        n_padded, width = whole(n, step), whole(n_channels, self.deep)
+        n_padded, width = whole(n, step), whole(n_channels, self.step)
         parts, dtype = PRECISIONS[self.precision]
         copies = 2 if parts == 3 else 1
         placed = vectors_nd.new_empty(n_padded, copies * width, dtype=dtype)

@@ -80,7 +80,7 @@ def gather(
     n_own, n_others, n_channels, own_stride, other_stride, factor,
     OWN_GRAD: tl.constexpr, OTHER_GRAD: tl.constexpr,
     SCALED: tl.constexpr, ENERGY: tl.constexpr, GRADIENT: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCK_D: tl.constexpr, UNROLL: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Sum ``pull (other - own)`` over all others, in order."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -91,7 +91,7 @@ def gather(
     mine = tl.load(own + here, mask=known, other=0.0)
     total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
     moment = tl.zeros((BLOCK, BLOCK_D), tl.float32)
-    for other in tl.range(0, n_others, loop_unroll_factor=UNROLL):
+    for other in tl.range(0, n_others, loop_unroll_factor=16):
         weight = tl.load(
             pull + row * own_stride + other * other_stride, mask=row < n_own, other=0.0
         )

@@ -52,9 +52,14 @@ def _product(
             from_a = from_a + (part == 1) * width
         from_a = tl.multiple_of(from_a, DEEP)
         from_b = tl.multiple_of(from_b, DEEP)
-        total = tl.dot(
-            tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
-        )
+        if PARTS == 1:
+            total = tl.dot(
+                tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
+            )
+        else:  # the matrix units cut sums off: long ones are added up outside
+            total += tl.dot(
+                tl.load(a + from_a), tl.trans(tl.load(b + from_b)), input_precision="tf32"
+            )
     return total
 
 
@@ -301,7 +306,7 @@ def gradient_tiles(
     gradient,  # (classes of the chunk, channels)
     energy,  # (tiles of classes, channels): what the gradient of temperatures adds up
     n, n_padded, n_row_blocks, n_rows_padded, n_channels, width, first_tile,
-    SCALED: tl.constexpr, ENERGY: tl.constexpr, EARLY: tl.constexpr, PARTS: tl.constexpr,
+    SCALED: tl.constexpr, ENERGY: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     """Pull each class by all rows: ``sum of pull (u - v)``."""
@@ -309,14 +314,10 @@ def gradient_tiles(
     tile = tl.program_id(0) // blocks
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
     channel = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
-    within = tl.where(channel < width, channel, 0)
+    product = _product(pull, rows_across, at, channel, n_rows_padded, PARTS, BLOCK_C, BLOCK_D, DEEP)
     copies: tl.constexpr = 2 if PARTS == 3 else 1
-    v = classes + at[:, None].to(tl.int64) * (copies * width) + within[None, :]
-    if EARLY:
-        vector = tl.load(v)
-    product = _product(pull, rows_across, at, within, n_rows_padded, PARTS, BLOCK_C, BLOCK_D, DEEP)
-    if not EARLY:
-        vector = tl.load(v)
+    v = classes + at[:, None].to(tl.int64) * (copies * width) + channel[None, :]
+    vector = tl.load(v)
     vector = vector.to(tl.float32)
     if PARTS == 3:
         vector += tl.load(v + width).to(tl.float32)

@@ -38,13 +38,9 @@ from protail.ops.kernels._placed import Placed, Placing, middle_of
 # Multiplications of a step below which it is computed by subtraction; classes at most.
 _SMALL_STEP, _SMALL_CLASSES = 2**24, 1024
 # Bytes of placed prototypes that are worked on at a time; small enough to stay near the cache.
-_CHUNK_BYTES = 64 * 2**20
+_CHUNK_BYTES = 32 * 2**20
 # Up to this size, what is placed for the forward pass is kept for the backward pass.
 _KEPT_BYTES = 192 * 2**20
-_EARLY = False
-_UNROLL = 8
-_BLOCK, _DEEP = 8, 64
-_MB, _MD = 8, 64
 
 
 def loss(
@@ -218,12 +214,12 @@ class _Small(_Step):
         root, scaled = self.settings.root, self.temperature is not None
         pull_bc = self.x_bd.new_empty(n_rows, n_classes)
         loss_b = self.x_bd.new_empty(n_rows)
-        block = _MB
+        block = 4
         grid = -(-n_rows // block), -(-n_classes // block)
         launch(
             _small.measure, grid,
             self.x_bd, self.prototypes_cd, self.temperature, pull_bc, n_rows, n_classes, n_channels,
-            ROOT=root, SCALED=scaled, BLOCK_B=block, BLOCK_C=block, BLOCK_D=_MD,
+            ROOT=root, SCALED=scaled, BLOCK_B=block, BLOCK_C=block, BLOCK_D=128,
         )  # fmt: skip
         wide = max(16, 1 << (n_classes - 1).bit_length())
         tall = max(1, 1024 // wide)
@@ -262,7 +258,7 @@ class _Small(_Step):
         from protail.ops.kernels import _small
 
         n_own, n_channels = own.shape
-        block, deep = _BLOCK, _DEEP
+        block, deep = 8, 32
         grid = -(-n_own // block), -(-n_channels // deep)
         found = own.new_empty(own.shape) if gradient else None
         moment = own.new_empty(grid[0], n_channels) if energy else None
@@ -274,7 +270,7 @@ class _Small(_Step):
             n_own, len(others), n_channels, *strides, self.settings.weight(len(self.x_bd)),
             OWN_GRAD=by_row and of_rows, OTHER_GRAD=by_row and not of_rows,
             SCALED=self.temperature is not None, ENERGY=energy, GRADIENT=gradient,
-            BLOCK=block, BLOCK_D=deep, UNROLL=_UNROLL,
+            BLOCK=block, BLOCK_D=deep,
         )  # fmt: skip
         return found, moment
 
@@ -288,9 +284,11 @@ class _Tiled(_Step):
         parts, dtype = PRECISIONS[self.settings.precision]
         device = self.x_bd.device
         self.tiles = product_tiles(n_rows, n_classes, dtype, device)
-        self.gradient_tiles = gradient_tiles(n_rows, dtype, device)
+        self.gradient_tiles = gradient_tiles(n_channels, dtype, device)
+        vector = (
+            (2 if parts == 3 else 1) * dtype.itemsize * whole(n_channels, self.gradient_tiles.right)
+        )
         self.class_step = self.tiles.left if interpreted() else CLASS_STEP
-        vector = (2 if parts == 3 else 1) * dtype.itemsize * whole(n_channels, self.tiles.deep)
         self.at_a_time = n_classes
         if vector * n_classes > _KEPT_BYTES or interpreted():
             at_once = 2 * self.class_step if interpreted() else _CHUNK_BYTES // vector
@@ -318,7 +316,7 @@ class _Tiled(_Step):
             middle_of(self.prototypes_cd),
             self.temperature,
             self.settings.precision,
-            self.tiles.deep,
+            self.gradient_tiles.right,
         )
         rows = placing.place(self.x_bd, self.tiles.right, across=True)
         parts = self.x_bd.new_empty(n_rows, self.n_tiles)
@@ -420,7 +418,7 @@ class _Tiled(_Step):
             pull, rows.across, classes.vectors, class_sum, self.temperature, out, energy,
             classes.n, n_padded, len(class_sum), n_rows_padded, n_channels, rows.width,
             chunk.start // tiles.left,
-            SCALED=self.temperature is not None, ENERGY=energy is not None, EARLY=_EARLY,
+            SCALED=self.temperature is not None, ENERGY=energy is not None,
             PARTS=PRECISIONS[self.settings.precision][0],
             BLOCK_C=tiles.left, BLOCK_D=tiles.right, DEEP=tiles.deep, **tiles.options(),
         )  # fmt: skip

@@ -35,8 +35,10 @@ MOST = 32
 # Groups to take beyond the k that exact scores would need.
 _MORE = 8
 # Classes of a group, where they are too many for a table of all scores; and what is too many.
-_GROUP, _FEW_CLASSES = 32, 2**14
-_CHUNK_BYTES = 64 * 2**20
+_GROUP, _FEW_CLASSES = 64, 2**14
+# Scores of a row from which a program takes the lowest without torch's sorting.
+_TAKEN_FROM = 2**14
+_CHUNK_BYTES = 32 * 2**20
 # Squares that differ by less, as a part of themselves, are compared by other means.
 _NEARLY_EQUAL = 2.0**-35
 _PRECISION = "tf32"
@@ -135,15 +137,15 @@ def _of_rows(
             DEEP=tiles.deep, **tiles.options(),
         )  # fmt: skip
     n_taken = min(k + _MORE, n_groups)
-    lowest = low.topk(n_taken, largest=False)
+    taken = max(16 // group, 1 << (n_taken - 1).bit_length())
+    lowest, groups = _lowest(low, n_taken, taken)
     largest = bounds.amax(1)
     distances = x.new_empty(n_rows, k)
     found = torch.empty(n_rows, k, dtype=torch.int64, device=x.device)
     is_open = torch.empty(n_rows, dtype=torch.int32, device=x.device)
-    taken = max(16 // group, 1 << (n_taken - 1).bit_length(), 1)
     launch(
             _found.choose, (n_rows,),
-        x, prototypes, temperature, lowest.values, lowest.indices,
+        x, prototypes, temperature, lowest, groups,
         rows.square_n, rows.error_n, largest, distances, found, is_open,
         n_classes, n_channels, n_taken, k, int(n_taken == n_groups),
         torch.finfo(torch.float32).eps * (4 + n_channels / 4), _NEARLY_EQUAL,
@@ -152,6 +154,24 @@ def _of_rows(
         BLOCK_K=1 << k.bit_length(), num_warps=4,
     )  # fmt: skip
     return Found(distances, found, is_open.bool())
+
+
+def _lowest(low: Tensor, n_taken: int, room: int) -> tuple[Tensor, Tensor]:
+    """Give the lowest scores of each row, in order, and whose they are."""
+    from protail.ops.kernels import _found
+
+    n_rows, n_groups = low.shape
+    if n_groups > _TAKEN_FROM:
+        found = low.topk(n_taken, largest=False)
+        return found.values, found.indices.int()
+    lowest = low.new_empty(n_rows, n_taken)
+    groups = torch.empty(n_rows, n_taken, dtype=torch.int32, device=low.device)
+    wide = max(16, 1 << (n_groups - 1).bit_length())
+    launch(
+        _found.take, (n_rows,), low, lowest, groups, n_groups, n_taken,
+        GROUPS=wide, TAKEN=room, num_warps=min(16, max(4, wide // 1024)),
+    )  # fmt: skip
+    return lowest, groups
 
 
 def _room(like: Tensor, n: int) -> tuple[Tensor, Tensor]:
