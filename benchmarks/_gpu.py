@@ -69,6 +69,20 @@ def captured(call: Callable[[], object], device: torch.device) -> Callable[[], o
     return graph.replay
 
 
+def by_kernel(call: Call, device: torch.device, n_calls: int = 5) -> dict[str, float] | None:
+    """Give the microseconds that each kernel takes in a call, the longest first."""
+    if device.type != "cuda":
+        return None
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
+        for i in range(n_calls):
+            call(i)
+        torch.cuda.synchronize(device)
+    found = {each.key: each.self_device_time_total / n_calls for each in profile.key_averages()}
+    longest = sorted(found.items(), key=lambda each: -each[1])
+    return {name[:60]: round(time, 1) for name, time in longest if time >= 0.5}
+
+
 def rates(device: torch.device) -> dict[str, float]:
     """Measure bytes a second of a copy, and operations a second of products by precision."""
     big = device.type == "cuda"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from _gpu import GIB, captured, hardware, milliseconds, peak_gib, rates, show, write
+from _gpu import GIB, by_kernel, captured, hardware, milliseconds, peak_gib, rates, show, write
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -138,6 +138,8 @@ def measure(
     row["ms"] = milliseconds(eager, device, n_calls)
     optimizer.zero_grad()
     row["GiB"] = peak_gib(eager, device)
+    if way.name.startswith("protail"):
+        row["kernels us"] = by_kernel(eager, device)
     own_x, own_y = x[0].clone(), y[0].clone()
     replay = captured(lambda: step(own_x, own_y), device)
     if replay is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from _gpu import hardware, milliseconds, peak_gib, rates, show, write
+from _gpu import by_kernel, hardware, milliseconds, peak_gib, rates, show, write
 from torch import Tensor
 
 from protail import ops
@@ -129,6 +129,8 @@ def measure(
     row |= {"way": way.name, "precision": way.precision}
     row["ms"] = milliseconds(lambda i: search(x[i % n_sets]), device, n_calls)
     row["GiB"] = peak_gib(lambda i: search(x[i]), device)
+    if way.name.startswith("protail"):
+        row["kernels us"] = by_kernel(lambda i: search(x[i % n_sets]), device)
     x, c = data(size, device, 1, seed=1)
     distance, found = way.make(c)(x[0])
     true, classes = exact(x[0], c)
