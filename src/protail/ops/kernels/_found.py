@@ -155,4 +155,4 @@ def choose(
     slack = 4 * lost + 2 * rounding * (v_square + 2 * size * far_out)
     is_wide = (final - kth > slack) | ((is_all != 0) & (slack < float("inf")))
     is_close = tl.where(is_wide, is_close, 1)
-    tl.store(is_open + row, is_close)
+    tl.store(is_open + row, is_close != 0)

@@ -45,21 +45,16 @@ def _product(
         if PARTS == 1:
             from_a = step * DEEP
             from_b = from_a
-        else:
+        else:  # what was left first: the matrix units cut a sum off at its size
             part = step // steps
             from_a = (step - part * steps) * DEEP
-            from_b = from_a + (part == 2) * width
-            from_a = from_a + (part == 1) * width
+            from_b = from_a + (part == 1) * width
+            from_a = from_a + (part == 0) * width
         from_a = tl.multiple_of(from_a, DEEP)
         from_b = tl.multiple_of(from_b, DEEP)
-        if PARTS == 1:
-            total = tl.dot(
-                tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
-            )
-        else:  # the matrix units cut sums off: long ones are added up outside
-            total += tl.dot(
-                tl.load(a + from_a), tl.trans(tl.load(b + from_b)), input_precision="tf32"
-            )
+        total = tl.dot(
+            tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
+        )
     return total
 
 
@@ -171,8 +166,9 @@ def _logits(distance, adjustment, target, row, at, n, n_rows, first, rate, ADJUS
 def sum_tiles(
     rows, classes, row_square, class_square, adjustment, target,
     parts,  # (rows, tiles of classes): logarithm of the tile's sum
-    n, first, n_rows, n_tiles, width, rate, lift, least,
-    ROOT: tl.constexpr, ADJUSTED: tl.constexpr, PARTS: tl.constexpr,
+    stored,  # (classes, rows): distances, where they are few enough to be kept
+    n, first, n_rows, n_rows_padded, n_tiles, width, rate, lift, least,
+    STORED: tl.constexpr, ROOT: tl.constexpr, ADJUSTED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
     """Sum ``exp(logit)`` over each tile of classes."""
@@ -184,6 +180,8 @@ def sum_tiles(
         rows, classes, row_square, class_square, row, at, width, lift, least,
         ROOT, PARTS, BLOCK_B, BLOCK_C, DEEP,
     )  # fmt: skip
+    if STORED:
+        tl.store(stored + at[:, None] * n_rows_padded + row[None, :], distance)
     logit = _logits(distance, adjustment, target, row, at, n, n_rows, first, rate, ADJUSTED)
     peak = tl.max(logit, 0)
     peak = tl.where(peak == float("-inf"), 0.0, peak)
@@ -261,8 +259,9 @@ def pull_tiles(
     pull,  # (classes, rows), twice as wide with three parts
     class_sum,  # (tiles of rows, classes)
     row_sum,  # (tiles of classes, rows)
+    stored,
     n, n_padded, first, n_rows, n_rows_padded, width, rate, lift, least, factor,
-    GRAD_STRIDE: tl.constexpr, ROW_SUMS: tl.constexpr,
+    GRAD_STRIDE: tl.constexpr, ROW_SUMS: tl.constexpr, STORED: tl.constexpr,
     ROOT: tl.constexpr, ADJUSTED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
@@ -272,10 +271,13 @@ def pull_tiles(
     block = tl.program_id(0) % blocks
     row = block * BLOCK_B + tl.arange(0, BLOCK_B)
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
-    distance = _measured(
-        rows, classes, row_square, class_square, row, at, width, lift, least,
-        ROOT, PARTS, BLOCK_B, BLOCK_C, DEEP,
-    )  # fmt: skip
+    if STORED:
+        distance = tl.load(stored + at[:, None] * n_rows_padded + row[None, :])
+    else:
+        distance = _measured(
+            rows, classes, row_square, class_square, row, at, width, lift, least,
+            ROOT, PARTS, BLOCK_B, BLOCK_C, DEEP,
+        )  # fmt: skip
     logit = _logits(distance, adjustment, target, row, at, n, n_rows, first, rate, ADJUSTED)
     here = row < n_rows
     weight = factor * tl.load(grad + row * GRAD_STRIDE, mask=here, other=0.0)
@@ -302,7 +304,7 @@ def pull_tiles(
 
 @triton.jit
 def gradient_tiles(
-    pull, rows_across, classes, class_sum, temperature,
+    pull, rows_across, classes, prototypes, middle, class_sum, temperature,
     gradient,  # (classes of the chunk, channels)
     energy,  # (tiles of classes, channels): what the gradient of temperatures adds up
     n, n_padded, n_row_blocks, n_rows_padded, n_channels, width, first_tile,
@@ -315,25 +317,27 @@ def gradient_tiles(
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
     channel = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
     product = _product(pull, rows_across, at, channel, n_rows_padded, PARTS, BLOCK_C, BLOCK_D, DEEP)
-    copies: tl.constexpr = 2 if PARTS == 3 else 1
-    v = classes + at[:, None].to(tl.int64) * (copies * width) + channel[None, :]
-    vector = tl.load(v)
-    vector = vector.to(tl.float32)
-    if PARTS == 3:
-        vector += tl.load(v + width).to(tl.float32)
+    inside = channel < n_channels
+    here = (at < n)[:, None] & inside[None, :]
+    out = at[:, None].to(tl.int64) * n_channels + channel[None, :]
+    scale = tl.full((BLOCK_D,), 1.0, tl.float32)
+    if SCALED:
+        scale = tl.rsqrt(tl.load(temperature + channel, mask=inside, other=1.0))
+    if PARTS == 3:  # the same to the last digits, and half as much to read
+        centre = tl.load(middle + channel, mask=inside, other=0.0)
+        vector = tl.load(prototypes + out, mask=here, other=0.0) - centre[None, :]
+        vector = tl.where(here, vector * scale[None, :], 0.0)
+    else:
+        placed = at[:, None].to(tl.int64) * width + channel[None, :]
+        vector = tl.load(classes + placed).to(tl.float32)
     total = tl.zeros((BLOCK_C,), tl.float32)
     for block in range(n_row_blocks):
         total += tl.load(class_sum + block * n_padded + at)
     gone = total[:, None] * vector
-    inside = channel < n_channels
     if ENERGY:
         moment = tl.sum(vector * (gone - 2 * product), 0)
         tl.store(energy + (first_tile + tile) * n_channels + channel, moment, mask=inside)
-    found = product - gone
-    if SCALED:
-        found *= tl.rsqrt(tl.load(temperature + channel, mask=inside, other=1.0))[None, :]
-    out = gradient + at[:, None].to(tl.int64) * n_channels + channel[None, :]
-    tl.store(out, found, mask=(at < n)[:, None] & inside[None, :])
+    tl.store(gradient + out, (product - gone) * scale[None, :], mask=here)
 
 
 @triton.jit

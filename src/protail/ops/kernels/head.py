@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from protail._messages import unknown_name
 from protail.ops._arguments import check_inputs, check_target
 from protail.ops._memory import pieces
-from protail.ops._precision import full_precision, rounding, smallest_length
+from protail.ops._precision import accumulated, full_precision, smallest_length
 from protail.ops._space import Inputs
 from protail.ops.distance.base import Distance, as_distance
 from protail.ops.kernels._device import (
@@ -38,9 +38,11 @@ from protail.ops.kernels._placed import Placed, Placing, middle_of
 # Multiplications of a step below which it is computed by subtraction; classes at most.
 _SMALL_STEP, _SMALL_CLASSES = 2**24, 1024
 # Bytes of placed prototypes that are worked on at a time; small enough to stay near the cache.
-_CHUNK_BYTES = 32 * 2**20
+_CHUNK_BYTES = 128 * 2**20
 # Up to this size, what is placed for the forward pass is kept for the backward pass.
 _KEPT_BYTES = 192 * 2**20
+# Up to this size, distances are kept and not computed again.
+_STORED_BYTES = 64 * 2**20
 
 
 def loss(
@@ -97,7 +99,8 @@ def loss(
     if precision not in PRECISIONS:
         raise ValueError(unknown_name("precision", precision, tuple(PRECISIONS)))
     with full_precision(x.device):
-        inputs = Inputs(*(None if each is None else each.float() for each in (x, prototypes, temperature)))  # type: ignore[arg-type]  # fmt: skip
+        scale = None if temperature is None else temperature.float()
+        inputs = Inputs(x.float(), prototypes.float(), scale)
         adjustment = None if adjustment is None else adjustment.float()
         inputs, adjustment, distance = distance.flat(inputs, adjustment)
         if small is None:
@@ -216,15 +219,13 @@ class _Small(_Step):
         loss_b = self.x_bd.new_empty(n_rows)
         block = 4
         grid = -(-n_rows // block), -(-n_classes // block)
-        launch(
-            _small.measure, grid,
+        launch(_small.measure, grid,
             self.x_bd, self.prototypes_cd, self.temperature, pull_bc, n_rows, n_classes, n_channels,
             ROOT=root, SCALED=scaled, BLOCK_B=block, BLOCK_C=block, BLOCK_D=128,
         )  # fmt: skip
         wide = max(16, 1 << (n_classes - 1).bit_length())
         tall = max(1, 1024 // wide)
-        launch(
-            _small.weigh, (-(-n_rows // tall),),
+        launch(_small.weigh, (-(-n_rows // tall),),
             pull_bc, self.adjustment_c, self.target_b, loss_b, n_rows, n_classes,
             self.settings.distance.rate, smallest_length(torch.float32),
             **self.kind, BLOCK_B=tall, BLOCK_C=wide,
@@ -264,8 +265,7 @@ class _Small(_Step):
         moment = own.new_empty(grid[0], n_channels) if energy else None
         by_row = grad.ndim > 0
         of_rows = own is self.x_bd
-        launch(
-            _small.gather, grid,
+        launch(_small.gather, grid,
             own, others, self.temperature, pull_bc, grad, found, moment,
             n_own, len(others), n_channels, *strides, self.settings.weight(len(self.x_bd)),
             OWN_GRAD=by_row and of_rows, OTHER_GRAD=by_row and not of_rows,
@@ -288,15 +288,15 @@ class _Tiled(_Step):
         vector = (
             (2 if parts == 3 else 1) * dtype.itemsize * whole(n_channels, self.gradient_tiles.right)
         )
-        self.class_step = self.tiles.left if interpreted() else CLASS_STEP
+        self.class_step = 2 * self.tiles.left if interpreted() else CLASS_STEP
         self.at_a_time = n_classes
         if vector * n_classes > _KEPT_BYTES or interpreted():
-            at_once = 2 * self.class_step if interpreted() else _CHUNK_BYTES // vector
+            at_once = self.class_step if interpreted() else _CHUNK_BYTES // vector
             self.at_a_time = max(1, at_once // self.class_step) * self.class_step
         lifts = self.settings.distance.lifts
-        self.lift = rounding(n_channels, torch.float32, torch.device("cpu")) if lifts else 0.0
+        self.lift = accumulated(n_channels, torch.float32) if lifts else 0.0
         self.least = smallest_length(torch.float32) ** 2 if self.settings.root else 0.0
-        self.n_tiles = -(-n_classes // self.tiles.left)
+        self.n_tiles = whole(n_classes, self.class_step) // self.tiles.left
 
     @property
     def product(self) -> dict[str, int]:
@@ -320,28 +320,30 @@ class _Tiled(_Step):
         )
         rows = placing.place(self.x_bd, self.tiles.right, across=True)
         parts = self.x_bd.new_empty(n_rows, self.n_tiles)
-        classes = None
+        classes = stored = None
+        if self.at_a_time >= n_classes:
+            size = whole(n_classes, self.class_step), len(rows.square_n)
+            stored = self.x_bd.new_empty(size) if 4 * size[0] * size[1] <= _STORED_BYTES else None
         for chunk in pieces(n_classes, self.at_a_time):
             classes = placing.place(self.prototypes_cd[chunk], self.class_step)
             grid = (len(classes.square_n) // self.tiles.left * -(-n_rows // self.tiles.right),)
-            launch(
-            _tiles.sum_tiles, grid,
+            launch(_tiles.sum_tiles, grid,
                 rows.vectors, classes.vectors, rows.square_n, classes.square_n,
                 self.adjustment_c, self.target_b,
-                parts, classes.n, chunk.start, n_rows, self.n_tiles, rows.width,
-                self.settings.distance.rate, self.lift, self.least, **self.kind, **self.product,
+                parts, stored, classes.n, chunk.start, n_rows, len(rows.square_n), self.n_tiles,
+                rows.width, self.settings.distance.rate, self.lift, self.least,
+                STORED=stored is not None, **self.kind, **self.product,
             )  # fmt: skip
         log_total, own_pull, loss_b = self.x_bd.new_empty(3, n_rows).unbind()
         following = torch.empty(2, n_rows, dtype=torch.int32, device=self.x_bd.device)
-        launch(
-            _tiles.merge_tiles, (n_rows,),
+        launch(_tiles.merge_tiles, (n_rows,),
             self.x_bd, self.prototypes_cd, self.temperature, self.adjustment_c, self.target_b,
             parts, log_total, own_pull, loss_b, following, n_rows, self.n_tiles, n_channels,
             self.settings.distance.rate, smallest_length(torch.float32), **self.kind,
             SCALED=self.temperature is not None, BLOCK_D=512, BLOCK_T=1024, BLOCK_N=1024,
         )  # fmt: skip
         kept = classes if self.at_a_time >= n_classes else None
-        self.left = placing, rows, kept, log_total, own_pull, following
+        self.left = placing, rows, kept, stored, log_total, own_pull, following
         return loss_b
 
     def backward(self, grad: Tensor, *needs: bool) -> Iterator[Tensor | None]:
@@ -350,7 +352,7 @@ class _Tiled(_Step):
         n_rows, n_classes, n_channels = self.sizes
         grad_c = torch.empty_like(self.prototypes_cd) if needs_c or needs_t else None
         n_padded = len(rows.square_n)
-        n_blocks = -(-n_classes // self.gradient_tiles.left)
+        n_blocks = whole(n_classes, self.class_step) // self.gradient_tiles.left
         energy = self.x_bd.new_empty(n_blocks, n_channels) if needs_t else None
         row_sum = self.x_bd.new_empty(self.n_tiles, n_padded) if needs_x or needs_t else None
         pulled = torch.zeros_like(self.x_bd) if needs_x else None
@@ -387,19 +389,19 @@ class _Tiled(_Step):
 
         n_rows = self.sizes[0]
         n_padded, n_rows_padded = len(classes.square_n), len(rows.square_n)
-        log_total = self.left[3]
+        stored, log_total = self.left[3:5]
         copies = rows.vectors.shape[1] // rows.width
         pull = rows.vectors.new_empty(n_padded, copies * n_rows_padded)
         n_blocks = n_rows_padded // self.tiles.right
         class_sum = self.x_bd.new_empty(n_blocks, n_padded)
-        launch(
-            _tiles.pull_tiles, (n_padded // self.tiles.left * n_blocks,),
+        launch(_tiles.pull_tiles, (n_padded // self.tiles.left * n_blocks,),
             rows.vectors, classes.vectors, rows.square_n, classes.square_n,
             self.adjustment_c, self.target_b, log_total, grad,
-            pull, class_sum, row_sum,
+            pull, class_sum, row_sum, stored,
             classes.n, n_padded, first, n_rows, n_rows_padded, rows.width,
             self.settings.distance.rate, self.lift, self.least, self.settings.weight(n_rows),
-            GRAD_STRIDE=grad.ndim, ROW_SUMS=row_sum is not None, **self.kind, **self.product,
+            GRAD_STRIDE=grad.ndim, ROW_SUMS=row_sum is not None,
+            STORED=stored is not None, **self.kind, **self.product,
         )  # fmt: skip
         return pull, class_sum
 
@@ -413,9 +415,9 @@ class _Tiled(_Step):
         n_padded, n_rows_padded = len(classes.square_n), len(rows.square_n)
         tiles = self.gradient_tiles
         blocks = -(-n_channels // tiles.right)
-        launch(
-            _tiles.gradient_tiles, (n_padded // tiles.left * blocks,),
-            pull, rows.across, classes.vectors, class_sum, self.temperature, out, energy,
+        launch(_tiles.gradient_tiles, (n_padded // tiles.left * blocks,),
+            pull, rows.across, classes.vectors, self.prototypes_cd[chunk], self.left[0].middle_d,
+            class_sum, self.temperature, out, energy,
             classes.n, n_padded, len(class_sum), n_rows_padded, n_channels, rows.width,
             chunk.start // tiles.left,
             SCALED=self.temperature is not None, ENERGY=energy is not None,
@@ -429,12 +431,11 @@ class _Tiled(_Step):
         from protail.ops.kernels import _tiles
 
         n_rows, _, n_channels = self.sizes
-        own_pull, following = self.left[4:]
+        own_pull, following = self.left[5:]
         own_x = torch.empty_like(self.x_bd) if of_rows else None
         energy = torch.empty_like(self.x_bd) if of_temperature else None
         block = 256
-        launch(
-            _tiles.add_own, (n_rows, -(-n_channels // block)),
+        launch(_tiles.add_own, (n_rows, -(-n_channels // block)),
             self.x_bd, self.prototypes_cd, self.temperature, self.target_b, own_pull, grad,
             following, grad_c, own_x, energy, n_rows, n_channels, self.settings.weight(n_rows),
             GRAD_STRIDE=grad.ndim, SCALED=self.temperature is not None,

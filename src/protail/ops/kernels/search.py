@@ -38,7 +38,7 @@ _MORE = 8
 _GROUP, _FEW_CLASSES = 64, 2**14
 # Scores of a row from which a program takes the lowest without torch's sorting.
 _TAKEN_FROM = 2**14
-_CHUNK_BYTES = 32 * 2**20
+_CHUNK_BYTES = 128 * 2**20
 # Squares that differ by less, as a part of themselves, are compared by other means.
 _NEARLY_EQUAL = 2.0**-35
 _PRECISION = "tf32"
@@ -129,8 +129,7 @@ def _of_rows(
         some = bounds[0, chunk.start : padded], bounds[1, chunk.start : padded]
         classes = placing.place(prototypes[chunk], step, measured=some)
         grid = (len(classes.square_n) // tiles.left * -(-n_rows // tiles.right),)
-        launch(
-            _found.score_tiles, grid,
+        launch(_found.score_tiles, grid,
             rows.vectors, classes.vectors, classes.square_n, low,
             classes.n, n_rows, n_groups, chunk.start // group, rows.width,
             GROUP=group, PARTS=placing.parts, BLOCK_B=tiles.right, BLOCK_C=tiles.left,
@@ -142,9 +141,8 @@ def _of_rows(
     largest = bounds.amax(1)
     distances = x.new_empty(n_rows, k)
     found = torch.empty(n_rows, k, dtype=torch.int64, device=x.device)
-    is_open = torch.empty(n_rows, dtype=torch.int32, device=x.device)
-    launch(
-            _found.choose, (n_rows,),
+    is_open = torch.empty(n_rows, dtype=torch.bool, device=x.device)
+    launch(_found.choose, (n_rows,),
         x, prototypes, temperature, lowest, groups,
         rows.square_n, rows.error_n, largest, distances, found, is_open,
         n_classes, n_channels, n_taken, k, int(n_taken == n_groups),
@@ -153,7 +151,7 @@ def _of_rows(
         GROUP=group, TAKEN=taken, BLOCK_N=min(16, taken * group), BLOCK_D=128,
         BLOCK_K=1 << k.bit_length(), num_warps=4,
     )  # fmt: skip
-    return Found(distances, found, is_open.bool())
+    return Found(distances, found, is_open)
 
 
 def _lowest(low: Tensor, n_taken: int, room: int) -> tuple[Tensor, Tensor]:
@@ -167,8 +165,7 @@ def _lowest(low: Tensor, n_taken: int, room: int) -> tuple[Tensor, Tensor]:
     lowest = low.new_empty(n_rows, n_taken)
     groups = torch.empty(n_rows, n_taken, dtype=torch.int32, device=low.device)
     wide = max(16, 1 << (n_groups - 1).bit_length())
-    launch(
-        _found.take, (n_rows,), low, lowest, groups, n_groups, n_taken,
+    launch(_found.take, (n_rows,), low, lowest, groups, n_groups, n_taken,
         GROUPS=wide, TAKEN=room, num_warps=min(16, max(4, wide // 1024)),
     )  # fmt: skip
     return lowest, groups
