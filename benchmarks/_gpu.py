@@ -86,11 +86,7 @@ def by_kernel(call: Call, device: torch.device, n_calls: int = 5) -> dict[str, f
 def rates(device: torch.device) -> dict[str, float]:
     """Measure bytes a second of a copy, and operations a second of products by precision."""
     big = device.type == "cuda"
-    numbers = torch.randn(2**29 if big else 2**20, device=device)
-    there = torch.empty_like(numbers)
-    copy = milliseconds(lambda i: there.copy_(numbers), device, 10)
-    found = {"bytes": 2 * 4 * numbers.numel() / copy * 1000}
-    del there, numbers
+    found = {"bytes": _copied(2**29 if big else 2**20, device)}
     n = 8192 if big else 128
     a, b = (torch.randn(n, n, device=device) for _ in range(2))
     before = torch.get_float32_matmul_precision()
@@ -100,6 +96,12 @@ def rates(device: torch.device) -> dict[str, float]:
         found[name] = 2 * n**3 / milliseconds(lambda i, x=one, y=other: x @ y, device, 10) * 1000
     torch.set_float32_matmul_precision(before)
     return found
+
+
+def _copied(n: int, device: torch.device) -> float:
+    numbers = torch.randn(n, device=device)
+    there = torch.empty_like(numbers)
+    return 2 * 4 * n / milliseconds(lambda i: there.copy_(numbers), device, 10) * 1000
 
 
 def hardware(device: torch.device) -> dict[str, str]:

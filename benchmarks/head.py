@@ -120,6 +120,22 @@ def measure(
 ) -> dict[str, Any]:
     """Time a way, and compare it with float64."""
     torch.set_float32_matmul_precision("high" if way.precision == "tf32" else "highest")
+    row: dict[str, Any] = dict(zip(("rows", "classes", "channels"), size, strict=True))
+    row |= {"way": way.name, "precision": way.precision, **timed(way, size, device, n_calls)}
+    x, c, y = data(size, device, 1, seed=1)
+    value = way.loss(x[0], c.requires_grad_(), y[0])
+    (gradient,) = torch.autograd.grad(value, c)
+    expected, true = exact(x[0], c.detach(), y[0])
+    row["loss error"] = float((value.detach() - expected).abs())
+    row["gradient error"] = float((gradient.double() - true).norm() / true.norm())
+    torch.set_float32_matmul_precision("highest")
+    return row
+
+
+def timed(
+    way: Way, size: tuple[int, int, int], device: torch.device, n_calls: int
+) -> dict[str, Any]:
+    """Give times and memory of a way."""
     n_sets = max(1, min(64, _CACHE // (4 * size[0] * size[2])))
     x, c, y = data(size, device, n_sets, seed=0)
     c.requires_grad_()
@@ -133,13 +149,11 @@ def measure(
     def eager(i: int) -> None:
         step(x[i % n_sets], y[i % n_sets])
 
-    row: dict[str, Any] = dict(zip(("rows", "classes", "channels"), size, strict=True))
-    row |= {"way": way.name, "precision": way.precision}
-    row["ms"] = milliseconds(eager, device, n_calls)
+    found: dict[str, Any] = {"ms": milliseconds(eager, device, n_calls)}
     optimizer.zero_grad()
-    row["GiB"] = peak_gib(eager, device)
+    found["GiB"] = peak_gib(eager, device)
     if way.name.startswith("protail"):
-        row["kernels us"] = by_kernel(eager, device)
+        found["kernels us"] = by_kernel(eager, device)
     own_x, own_y = x[0].clone(), y[0].clone()
     replay = captured(lambda: step(own_x, own_y), device)
     if replay is not None:
@@ -149,16 +163,8 @@ def measure(
             own_y.copy_(y[i % n_sets])
             replay()
 
-        row["ms captured"] = milliseconds(replayed, device, n_calls)
-    del replay, optimizer
-    x, c, y = data(size, device, 1, seed=1)
-    value = way.loss(x[0], c.requires_grad_(), y[0])
-    (gradient,) = torch.autograd.grad(value, c)
-    expected, true = exact(x[0], c.detach(), y[0])
-    row["loss error"] = float((value.detach() - expected).abs())
-    row["gradient error"] = float((gradient.double() - true).norm() / true.norm())
-    torch.set_float32_matmul_precision("highest")
-    return row
+        found["ms captured"] = milliseconds(replayed, device, n_calls)
+    return found
 
 
 def limit(size: tuple[int, int, int], precision: str, at: dict[str, float]) -> float:
@@ -195,7 +201,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             rows.append(row)
             print({key: _short(value) for key, value in row.items()}, flush=True)
             found = {"command": "python benchmarks/head.py", **hardware(device), "rates": at}
-            write(args.json, {**found, "steps": rows})
+            write(args.json, {**found, "rows": rows})
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     show(rows, COLUMNS)

@@ -165,7 +165,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             row["limit ms"] = limit(size, at)
             rows.append(row)
             found = {"command": "python benchmarks/search.py", **hardware(device), "rates": at}
-            write(args.json, {**found, "searches": rows})
+            write(args.json, {**found, "rows": rows})
             print(row, flush=True)
             if device.type == "cuda":
                 torch.cuda.empty_cache()

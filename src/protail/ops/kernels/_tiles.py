@@ -15,7 +15,7 @@ import triton.language as tl
 @triton.jit
 def _rounded(number, DTYPE: tl.constexpr):
     """Round to what the matrix units hold, to even."""
-    if DTYPE == tl.float32:
+    if DTYPE == tl.float32:  # noqa: SIM300
         bits = number.to(tl.int32, bitcast=True)
         bits = (bits + 0x0FFF + ((bits >> 13) & 1)) & -0x2000
         return bits.to(tl.float32, bitcast=True)
