@@ -367,7 +367,7 @@ def add_own(
             tl.store(row_gradient + here, -pull * difference * weight, mask=inside)
         if ENERGY:
             tl.store(energy + here, pull * difference * difference * weight, mask=inside)
-    if OF_CLASSES:
+    if OF_CLASSES:  # noqa: SIM102 - known to the compiler, unlike what follows
         if tl.load(following + n_rows + row) == row:
             total = tl.zeros((BLOCK,), tl.float32)
             now = row

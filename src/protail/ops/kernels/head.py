@@ -145,7 +145,8 @@ class _Settings(NamedTuple):
     def reduce(self, loss_b: Tensor) -> Tensor:
         if self.reduction == "none":
             return loss_b
-        return loss_b.mean() if self.reduction == "mean" else loss_b.sum()
+        reduced: Tensor = loss_b.mean() if self.reduction == "mean" else loss_b.sum()
+        return reduced
 
 
 class _KernelLoss(torch.autograd.Function):
@@ -154,7 +155,7 @@ class _KernelLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
         x_bd, prototypes_cd, temperature, adjustment_c, target_b, settings = given
-        form = _Small if settings.small else _Tiled
+        form: type[Any] = _Small if settings.small else _Tiled
         step = form(x_bd, prototypes_cd, temperature, adjustment_c, target_b, settings)
         loss_b = step.forward() if len(x_bd) else x_bd.new_zeros(0)
         if any(ctx.needs_input_grad[:3]):
@@ -165,7 +166,7 @@ class _KernelLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        form = _Small if ctx.settings.small else _Tiled
+        form: type[Any] = _Small if ctx.settings.small else _Tiled
         step = form(*ctx.saved_tensors, ctx.settings)
         step.left = ctx.left
         needs = ctx.needs_input_grad[:3]
@@ -197,7 +198,7 @@ class _Step:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """Rows, classes, channels."""
-        return len(self.x_bd), *self.prototypes_cd.shape  # type: ignore[return-value]
+        return len(self.x_bd), *self.prototypes_cd.shape
 
     @property
     def kind(self) -> dict[str, bool]:
@@ -368,7 +369,7 @@ class _Tiled(_Step):
         own_x, own_energy = self._add_own(grad, grad_c if needs_c else None, needs_x, needs_t)
         sum_b = None if row_sum is None else row_sum.sum(0)[:n_rows]
         u_bd = rows.total()[:, :n_channels] if sum_b is not None else None
-        if pulled is not None and sum_b is not None and u_bd is not None:
+        if pulled is not None and sum_b is not None and u_bd is not None and own_x is not None:
             pulled.addcmul_(sum_b.unsqueeze(1), u_bd, value=-1)
             if self.temperature is not None:
                 pulled *= self.temperature.rsqrt()
