@@ -93,12 +93,16 @@ _INTERPRETED = Tiles(16, 16, 16, 4, 1)
 CLASS_STEP = 128
 
 
-def product_tiles(n_rows: int, n_classes: int, dtype: torch.dtype, device: torch.device) -> Tiles:
+def product_tiles(n_rows: int, parts: int, dtype: torch.dtype, device: torch.device) -> Tiles:
     """Choose tiles of classes by rows; the interpreter takes small ones."""
     if interpreted():
         return _INTERPRETED
     deep = 128 // dtype.itemsize
-    tiles = Tiles(64, 64, deep, 4, 5) if n_rows <= 64 else Tiles(128, 128, deep, 4, 3)
+    tiles = (
+        Tiles(64, 64, deep, 4, 3 if parts == 3 else 5)
+        if n_rows <= 64
+        else Tiles(128, 128, deep, 4, 3)
+    )
     return tiles.fitted(dtype.itemsize, device)
 
 

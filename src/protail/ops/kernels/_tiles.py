@@ -41,6 +41,16 @@ def _product(
     b += b_rows.to(tl.int64)[:, None] * stride + deep[None, :]
     total = tl.zeros((BLOCK_A, BLOCK_B), tl.float32)
     steps = width // DEEP
+    if PARTS == 3 and BLOCK_A * BLOCK_B == 4096:  # room for two sums: everything is read once
+        rest = tl.zeros((BLOCK_A, BLOCK_B), tl.float32)
+        for step in range(steps):
+            at = step * DEEP
+            high_a, low_a = tl.load(a + at), tl.load(a + width + at)
+            high_b, low_b = tl.trans(tl.load(b + at)), tl.trans(tl.load(b + width + at))
+            rest = tl.dot(low_a, high_b, rest, input_precision="tf32")
+            rest = tl.dot(high_a, low_b, rest, input_precision="tf32")
+            total = tl.dot(high_a, high_b, total, input_precision="tf32")
+        return total + rest
     for step in range(PARTS * steps):
         if PARTS == 1:
             from_a = step * DEEP

@@ -157,7 +157,7 @@ class _KernelLoss(torch.autograd.Function):
         x_bd, prototypes_cd, temperature, adjustment_c, target_b, settings = given
         form: type[Any] = _Small if settings.small else _Tiled
         step = form(x_bd, prototypes_cd, temperature, adjustment_c, target_b, settings)
-        loss_b = step.forward() if len(x_bd) else x_bd.new_zeros(0)
+        loss_b: Tensor = step.forward() if len(x_bd) else x_bd.new_zeros(0)
         if any(ctx.needs_input_grad[:3]):
             ctx.save_for_backward(x_bd, prototypes_cd, temperature, adjustment_c, target_b)
             ctx.left, ctx.settings = step.left, settings
@@ -284,7 +284,7 @@ class _Tiled(_Step):
         n_rows, n_classes, n_channels = self.sizes
         parts, dtype = PRECISIONS[self.settings.precision]
         device = self.x_bd.device
-        self.tiles = product_tiles(n_rows, n_classes, dtype, device)
+        self.tiles = product_tiles(n_rows, parts, dtype, device)
         self.gradient_tiles = gradient_tiles(n_channels, dtype, device)
         vector = (
             (2 if parts == 3 else 1) * dtype.itemsize * whole(n_channels, self.gradient_tiles.right)

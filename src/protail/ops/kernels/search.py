@@ -75,7 +75,7 @@ def find(inputs: Inputs, k: int, distance: Distance) -> Found:
     assert x is not None
     assert prototypes is not None
     n_rows, n_classes = len(x), len(prototypes)
-    tiles = product_tiles(n_rows, n_classes, torch.float32, x.device)
+    tiles = product_tiles(n_rows, 1, torch.float32, x.device)
     group = _group(n_classes)
     n_groups = -(-n_classes // group)
     budget = memory_budget(x.device, 4 * n_rows * n_groups)
