@@ -50,21 +50,22 @@ def _product(
             rest = tl.dot(low_a, high_b, rest, input_precision="tf32")
             rest = tl.dot(high_a, low_b, rest, input_precision="tf32")
             total = tl.dot(high_a, high_b, total, input_precision="tf32")
-        return total + rest
-    for step in range(PARTS * steps):
-        if PARTS == 1:
-            from_a = step * DEEP
-            from_b = from_a
-        else:  # what was left first: the matrix units cut a sum off at its size
-            part = step // steps
-            from_a = (step - part * steps) * DEEP
-            from_b = from_a + (part == 1) * width
-            from_a = from_a + (part == 0) * width
-        from_a = tl.multiple_of(from_a, DEEP)
-        from_b = tl.multiple_of(from_b, DEEP)
-        total = tl.dot(
-            tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
-        )
+        total += rest
+    else:
+        for step in range(PARTS * steps):
+            if PARTS == 1:
+                from_a = step * DEEP
+                from_b = from_a
+            else:  # what was left first: the matrix units cut a sum off at its size
+                part = step // steps
+                from_a = (step - part * steps) * DEEP
+                from_b = from_a + (part == 1) * width
+                from_a = from_a + (part == 0) * width
+            from_a = tl.multiple_of(from_a, DEEP)
+            from_b = tl.multiple_of(from_b, DEEP)
+            total = tl.dot(
+                tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
+            )
     return total
 
 
