@@ -161,7 +161,8 @@ class _KernelLoss(torch.autograd.Function):
         if any(ctx.needs_input_grad[:3]):
             ctx.save_for_backward(x_bd, prototypes_cd, temperature, adjustment_c, target_b)
             ctx.left, ctx.settings = step.left, settings
-        return settings.reduce(loss_b)
+        reduced: Tensor = settings.reduce(loss_b)
+        return reduced
 
     @staticmethod
     @once_differentiable
