@@ -83,11 +83,23 @@ def lies_on_prototypes():
     return all(bool(each.isfinite().all()) for each in torch.autograd.grad(value, leaves))
 
 
+def wrong_targets():
+    """Say whether a target that is no class makes its own row's loss NaN, and no other's."""
+    x, prototypes = torch.randn(4, 8), torch.randn(20, 8)
+    target = torch.tensor([0, 20, -1, 3])
+    losses = (
+        kernels.loss(x, prototypes, target, reduction="none", small=small)
+        for small in (True, False)
+    )
+    return [loss.isnan().tolist() for loss in losses]
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     found = {
         "losses": {name: compare_loss(*case) for name, case in LOSSES.items()},
         "searches": {name: compare_search(*case) for name, case in SEARCHES.items()},
+        "wrong": wrong_targets(),
         "finite": lies_on_prototypes(),
     }
     json.dump(found, sys.stdout)

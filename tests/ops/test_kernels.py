@@ -61,6 +61,11 @@ def test_gradients_are_finite_on_a_prototype(interpreted):
     assert interpreted["finite"]
 
 
+@needs_triton
+def test_a_target_that_is_no_class_is_not_read(interpreted):
+    assert interpreted["wrong"] == [[False, True, True, False]] * 2
+
+
 class Bent(Euclidean):
     """A distance with a gradient of its own."""
 
@@ -104,7 +109,7 @@ def test_what_kernels_cannot_take_is_told(monkeypatch):
         kernels.loss(x, c, torch.tensor([0, 1]), adjustment=torch.zeros(3, requires_grad=True))
 
 
-@pytest.mark.parametrize("name", ["head", "search"])
+@pytest.mark.parametrize("name", ["head", "search", "stage2"])
 def test_benchmarks_run_on_a_cpu(name, monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location(
@@ -114,6 +119,10 @@ def test_benchmarks_run_on_a_cpu(name, monkeypatch, tmp_path, capsys):
     spec.loader.exec_module(benchmark)
     rows = benchmark.main(["--quick", "--json", str(tmp_path / "found.json")])
     assert json.loads((tmp_path / "found.json").read_text())["rows"] == rows
+    if name == "stage2":
+        assert [row["case"] for row in rows] == ["one head", "3 heads"]
+        assert rows[0]["difference"] == 0
+        return
     assert any(row["way"].startswith("protail") for row in rows)
     for row in rows:
         assert row["ms"] > 0

@@ -117,6 +117,7 @@ def _form(
     if (
         x.is_cuda
         and distance is not None
+        and (memory_budget is None or memory_budget >= kernels.MOST_BYTES)
         and not (adjustment is not None and adjustment.requires_grad)
         and kernels.unsupported(x, prototypes, temperature, distance) is None
     ):

@@ -6,7 +6,16 @@ Triton is imported by the first call.
 """
 
 from protail.ops.kernels._device import PRECISIONS, precision_of, unsupported
-from protail.ops.kernels.head import loss
+from protail.ops.kernels.head import MOST_BYTES, loss
 from protail.ops.kernels.search import MOST, cannot_find, find
 
-__all__ = ["MOST", "PRECISIONS", "cannot_find", "find", "loss", "precision_of", "unsupported"]
+__all__ = [
+    "MOST",
+    "MOST_BYTES",
+    "PRECISIONS",
+    "cannot_find",
+    "find",
+    "loss",
+    "precision_of",
+    "unsupported",
+]

@@ -63,6 +63,7 @@ def weigh(
     mine = tl.sum(tl.where(is_own, power, 0.0), 1)
     own_logit = tl.sum(tl.where(is_own, logit, 0.0), 1)
     whole = others + mine
+    own_logit = tl.where((own >= 0) & (own < n_classes), own_logit, float("nan"))
     tl.store(loss + row, tl.log(whole) + peak - own_logit, mask=row < n_rows)
     # 1 - p is what the others have: no digits cancel.
     pull = tl.where(is_own, -others[:, None], power) / whole[:, None]

@@ -205,19 +205,23 @@ def sum_tiles(
 def merge_tiles(
     x, prototypes, temperature, adjustment, target, parts,
     log_total, own_pull, loss, following,
-    n_rows, n_tiles, n_channels, rate, least,
+    n_rows, n_classes, n_tiles, n_channels, rate, least,
     ROOT: tl.constexpr, SCALED: tl.constexpr, ADJUSTED: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Add the row's own class, by subtraction, to the sums of all tiles; chain equal targets."""
+    """Add the row's own class, by subtraction, to the sums of all tiles; chain equal targets.
+
+    A target that is no class gives NaN, and nothing is read where it would be.
+    """
     row = tl.program_id(0)
     own = tl.load(target + row)
+    klass = tl.minimum(tl.maximum(own, 0), n_classes - 1)
     square = tl.zeros((BLOCK_D,), tl.float32)
     for start in range(0, n_channels, BLOCK_D):
         at = start + tl.arange(0, BLOCK_D)
         inside = at < n_channels
         difference = tl.load(x + row.to(tl.int64) * n_channels + at, mask=inside, other=0.0)
-        difference -= tl.load(prototypes + own * n_channels + at, mask=inside, other=0.0)
+        difference -= tl.load(prototypes + klass * n_channels + at, mask=inside, other=0.0)
         if SCALED:
             difference *= tl.rsqrt(tl.load(temperature + at, mask=inside, other=1.0))
         square += difference * difference
@@ -226,7 +230,8 @@ def merge_tiles(
         distance = tl.sqrt(distance)
     logit = -rate * distance
     if ADJUSTED:
-        logit += tl.load(adjustment + own)
+        logit += tl.load(adjustment + klass)
+    logit = tl.where(klass == own, logit, float("nan"))
 
     peak = tl.full((BLOCK_T,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_T,), tl.float32)
@@ -357,7 +362,7 @@ def add_own(
     gradient,  # (classes, channels), added to
     row_gradient,  # (rows, channels): what a row's own class adds to its gradient
     energy,  # (rows, channels)
-    n_rows, n_channels, factor,
+    n_rows, n_classes, n_channels, factor,
     GRAD_STRIDE: tl.constexpr, SCALED: tl.constexpr, OF_CLASSES: tl.constexpr,
     OF_ROWS: tl.constexpr, ENERGY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -365,7 +370,7 @@ def add_own(
     row = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n_channels
-    own = tl.load(target + row)
+    own = tl.minimum(tl.maximum(tl.load(target + row), 0), n_classes - 1)
     prototype = tl.load(prototypes + own * n_channels + at, mask=inside, other=0.0)
     weight = tl.full((BLOCK,), 1.0, tl.float32)
     if SCALED:

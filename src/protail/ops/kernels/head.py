@@ -41,6 +41,8 @@ _SMALL_STEP, _SMALL_CLASSES = 2**24, 1024
 _CHUNK_BYTES = 128 * 2**20
 # Up to this size, what is placed for the forward pass is kept for the backward pass.
 _KEPT_BYTES = 192 * 2**20
+MOST_BYTES = 2**29
+"""What the loss takes at most beside inputs and gradients, for as many rows as a batch has."""
 # Up to this size, distances are kept and not computed again.
 _STORED_BYTES = 64 * 2**20
 
@@ -62,7 +64,8 @@ def loss(
     Parameters
     ----------
     x, prototypes, target, distance, reduction
-        As in the reference form; on an NVIDIA GPU, in float32 or shorter.
+        As in the reference form; on an NVIDIA GPU, in float32 or shorter. A target that is no class
+        makes the loss NaN.
     temperature : Tensor, optional
         (1, channels); the others have only torch's forms.
     adjustment : Tensor, optional
@@ -340,8 +343,8 @@ class _Tiled(_Step):
         following = torch.empty(2, n_rows, dtype=torch.int32, device=self.x_bd.device)
         launch(_tiles.merge_tiles, (n_rows,),
             self.x_bd, self.prototypes_cd, self.temperature, self.adjustment_c, self.target_b,
-            parts, log_total, own_pull, loss_b, following, n_rows, self.n_tiles, n_channels,
-            self.settings.distance.rate, smallest_length(torch.float32), **self.kind,
+            parts, log_total, own_pull, loss_b, following, n_rows, n_classes, self.n_tiles,
+            n_channels, self.settings.distance.rate, smallest_length(torch.float32), **self.kind,
             SCALED=self.temperature is not None, BLOCK_D=512, BLOCK_T=1024, BLOCK_N=1024,
         )  # fmt: skip
         kept = classes if self.at_a_time >= n_classes else None
@@ -432,14 +435,15 @@ class _Tiled(_Step):
     ) -> tuple[Tensor | None, Tensor | None]:
         from protail.ops.kernels import _tiles
 
-        n_rows, _, n_channels = self.sizes
+        n_rows, n_classes, n_channels = self.sizes
         own_pull, following = self.left[5:]
         own_x = torch.empty_like(self.x_bd) if of_rows else None
         energy = torch.empty_like(self.x_bd) if of_temperature else None
         block = 256
         launch(_tiles.add_own, (n_rows, -(-n_channels // block)),
             self.x_bd, self.prototypes_cd, self.temperature, self.target_b, own_pull, grad,
-            following, grad_c, own_x, energy, n_rows, n_channels, self.settings.weight(n_rows),
+            following, grad_c, own_x, energy, n_rows, n_classes, n_channels,
+            self.settings.weight(n_rows),
             GRAD_STRIDE=grad.ndim, SCALED=self.temperature is not None,
             OF_CLASSES=grad_c is not None, OF_ROWS=of_rows, ENERGY=of_temperature, BLOCK=block,
         )  # fmt: skip
