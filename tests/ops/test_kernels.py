@@ -100,6 +100,9 @@ def test_what_kernels_cannot_take_is_told(monkeypatch):
     plain = as_distance("euclidean")
     assert unsupported(x, c, None, plain) is None
     assert "float64" in unsupported(x.double(), c, None, plain)
+    assert "prototypes is on meta; expected cpu" in unsupported(x, c.to("meta"), None, plain)
+    with pytest.raises(ValueError, match="target is on meta; expected cpu"):
+        kernels.loss(x, c, torch.zeros(2, dtype=torch.int64, device="meta"))
     assert "temperature is by class" in unsupported(x, c, torch.ones(3, 1), plain)
     assert "gradient of its own" in unsupported(x, c, None, Bent())
     assert "expected at most 32" in kernels.cannot_find(plain, 33)

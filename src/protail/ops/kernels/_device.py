@@ -52,6 +52,9 @@ def unsupported(
     """Say why the kernels cannot take these, in words for an error; None where they can."""
     if not interpreted() and not (x.is_cuda and _has_kernels(x.device.index or 0)):
         return f"x is on {x.device}; expected an NVIDIA GPU of at least Ampere, with Triton."
+    for name, other in (("prototypes", prototypes), ("temperature", temperature)):
+        if other is not None and other.device != x.device:
+            return f"{name} is on {other.device}; expected {x.device}, where x is."
     if compute_dtype(x, prototypes, temperature) != torch.float32:
         return "an input is float64; expected float32 or shorter numbers."
     if scheme_of(temperature) not in (None, "channel"):

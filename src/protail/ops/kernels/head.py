@@ -97,6 +97,9 @@ def loss(
         raise ValueError(reason)
     if adjustment is not None and adjustment.requires_grad:
         raise ValueError("adjustment requires a gradient; expected one that does not.")
+    for name, other in (("target", target), ("adjustment", adjustment)):
+        if other is not None and other.device != x.device:
+            raise ValueError(f"{name} is on {other.device}; expected {x.device}, where x is.")
     if precision is None:
         precision = precision_of(x.device)
     if precision not in PRECISIONS:
@@ -104,7 +107,8 @@ def loss(
     with full_precision(x.device):
         scale = None if temperature is None else temperature.float()
         inputs = Inputs(x.float(), prototypes.float(), scale)
-        adjustment = None if adjustment is None else adjustment.float()
+        if adjustment is not None:
+            adjustment = adjustment.float().expand(1, len(prototypes)).squeeze(0)
         inputs, adjustment, distance = distance.flat(inputs, adjustment)
         if small is None:
             small = is_small(*inputs[:2])
