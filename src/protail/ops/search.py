@@ -183,7 +183,7 @@ def _by_kernels(form: str, inputs: Inputs, distance: Distance, k: int) -> bool:
 
 def _in_kernels(inputs: Inputs, k: int, distance: Distance, budget: int | None) -> TopK:
     """Search in kernels, and again the rows that they leave open."""
-    *found, open_b = kernels.find(inputs, k, distance)
+    *found, open_b = kernels.find(inputs, k, distance, budget)
     best = TopK(*found)
     if bool(open_b.any()):
         _put(best, open_b, _in_torch(inputs.of_rows(open_b), k, distance, budget))

@@ -52,7 +52,7 @@ class Found(NamedTuple):
     open_b: Tensor
 
 
-def find(inputs: Inputs, k: int, distance: Distance) -> Found:
+def find(inputs: Inputs, k: int, distance: Distance, budget: int | None = None) -> Found:
     """Find the k nearest classes of each row.
 
     Parameters
@@ -63,6 +63,9 @@ def find(inputs: Inputs, k: int, distance: Distance) -> Found:
         At most `MOST`.
     distance : Distance
         The Euclidean distance, its square, or cosine.
+    budget : int, optional
+        Bytes for what is kept of rows at a time, beside a chunk of classes; by default a part of
+        what is free.
 
     Returns
     -------
@@ -78,8 +81,10 @@ def find(inputs: Inputs, k: int, distance: Distance) -> Found:
     tiles = product_tiles(n_rows, 1, torch.float32, x.device)
     group = _group(n_classes)
     n_groups = -(-n_classes // group)
-    budget = memory_budget(x.device, 4 * n_rows * n_groups)
-    size = max(tiles.right, budget // (8 * n_groups) // tiles.right * tiles.right)
+    of_a_row = 8 * (n_groups + x.shape[1])
+    if budget is None:
+        budget = memory_budget(x.device, n_rows * of_a_row)
+    size = max(tiles.right, budget // of_a_row // tiles.right * tiles.right)
     found = [
         _of_rows(x[rows], prototypes, temperature, k, distance, tiles, group)
         for rows in pieces(n_rows, size)
