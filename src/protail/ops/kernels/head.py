@@ -110,6 +110,8 @@ def loss(
         if adjustment is not None:
             adjustment = adjustment.float().expand(1, len(prototypes)).squeeze(0)
         inputs, adjustment, distance = distance.flat(inputs, adjustment)
+        if square_or_root(distance) is None:
+            raise ValueError(f"the distance becomes {distance!r}; expected a root or a square.")
         if small is None:
             small = is_small(*inputs[:2])
         result: Tensor = _KernelLoss.apply(
