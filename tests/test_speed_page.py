@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 MEASURED = json.loads((ROOT / "results" / "speed" / "training.json").read_text())
 PAGE = (ROOT / "docs" / "how-to" / "train.md").read_text(encoding="utf-8")
@@ -33,3 +35,33 @@ def test_the_times_of_stage_2():
         "ten heads, recording included": 2,
     }.items():
         assert f"{seconds[case]:.{digits}f} s" in SECTION
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        (
+            "head",
+            "way, precision, ms, ms captured, limit ms, GiB, loss error, gradient error",
+        ),
+        (
+            "search",
+            "way, precision, ms, ms on the device, limit ms, GiB, wrong rows, distance error",
+        ),
+    ],
+)
+def test_the_tables_of_operations(name, columns):
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    rows = json.loads((ROOT / "results" / "speed" / f"{name}.json").read_text())["rows"]
+    assert rows
+
+    def cell(value):
+        if value is None:
+            return "-"
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    for row in rows:
+        size = f"### {row['rows']} rows, {row['classes']:,} classes, {row['channels']:,} channels"
+        line = "| " + " | ".join(cell(row.get(key)) for key in columns.split(", ")) + " |"
+        sections = [part for part in page.split("\n\n### ") if f"### {part}".startswith(size)]
+        assert any(line in section for section in sections), line

@@ -88,8 +88,14 @@ def rounding(n_features: int, dtype: torch.dtype, device: torch.device) -> float
     err like ``sqrt(n)``; the constants are twice to three times the worst seen for 1 to 16,384
     channels on CPUs and GPUs. Products of shortened inputs err by those inputs as well.
     """
-    accumulated: float = torch.finfo(dtype).eps * (4 + n_features**0.5 / 2)
-    return accumulated if dtype == torch.float64 else accumulated + _shortening(device.type)
+    error = accumulated(n_features, dtype)
+    return error if dtype == torch.float64 else error + _shortening(device.type)
+
+
+def accumulated(n_features: int, dtype: torch.dtype) -> float:
+    """Bound the part of that error which sums make, as if inputs were not shortened."""
+    error: float = torch.finfo(dtype).eps * (4 + n_features**0.5 / 2)
+    return error
 
 
 def smallest_length(dtype: torch.dtype) -> float:

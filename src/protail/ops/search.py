@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from protail._messages import unknown_name
+from protail.ops import kernels
 from protail.ops._arguments import check_inputs
 from protail.ops._memory import Blocks, pieces
 from protail.ops._parts import TopK
@@ -30,6 +32,7 @@ _COPIES = 4
 _PAIR_COPIES = 32
 # Distances that differ by less, as a part of themselves, are compared without a root.
 _NEARLY_EQUAL = 2.0**-36
+FORMS = ("auto", "kernels", "torch")
 
 
 @torch.no_grad()
@@ -40,6 +43,7 @@ def nearest(
     distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     memory_budget: int | None = None,
+    form: str = "auto",
 ) -> Tensor:
     """Find the nearest prototype of each row; of equally near ones the first.
 
@@ -50,6 +54,9 @@ def nearest(
     memory_budget : int, optional
         Bytes to use at most beside inputs and result; by default `MEMORY_BUDGET`, and on a GPU
         half of what is free there.
+    form : {"auto", "kernels", "torch"}
+        What looks for candidates: Triton kernels (an NVIDIA GPU, temperatures by channel or none)
+        or torch. The answer is the same.
 
     Returns
     -------
@@ -67,6 +74,8 @@ def nearest(
     inputs = Inputs(x, prototypes, check_inputs(x, prototypes, distance, temperature))
     if len(x) == 0:
         return torch.empty(0, dtype=torch.int64, device=x.device)
+    if _by_kernels(form, inputs, distance, 1):
+        return _in_kernels(inputs, 1, distance, memory_budget).classes_bk.squeeze(1)
     with whole_products(x.device):
         space = distance.space(distance, *inputs, any_length=True)
         lowest = _scan(space, inputs, memory_budget, _Lowest.of)
@@ -121,6 +130,7 @@ def top_k(
     distance: str | Distance = "euclidean",
     temperature: Tensor | None = None,
     memory_budget: int | None = None,
+    form: str = "auto",
 ) -> TopK:
     """Find the k nearest prototypes of each row, nearest first, equally near ones by index.
 
@@ -133,6 +143,9 @@ def top_k(
     memory_budget : int, optional
         Bytes to use at most beside inputs and result; by default `MEMORY_BUDGET`, and on a GPU
         half of what is free there.
+    form : {"auto", "kernels", "torch"}
+        What looks for candidates: Triton kernels (an NVIDIA GPU, temperatures by channel or none)
+        or torch. The answer is the same.
 
     Returns
     -------
@@ -152,9 +165,35 @@ def top_k(
         raise ValueError(f"k={k!r}; expected 1 to {len(prototypes)}, the number of classes.")
     if len(x) == 0:
         return TopK(x.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=x.device))
-    with whole_products(x.device):
+    if _by_kernels(form, inputs, distance, k):
+        return _in_kernels(inputs, k, distance, memory_budget)
+    return _in_torch(inputs, k, distance, memory_budget)
+
+
+def _by_kernels(form: str, inputs: Inputs, distance: Distance, k: int) -> bool:
+    if form not in FORMS:
+        raise ValueError(unknown_name("form", form, FORMS))
+    if form == "torch" or (form == "auto" and not inputs.x_bd.is_cuda):
+        return False
+    reason = kernels.unsupported(*inputs, distance) or kernels.cannot_find(distance, k)
+    if reason and form == "kernels":
+        raise ValueError(reason)
+    return reason is None
+
+
+def _in_kernels(inputs: Inputs, k: int, distance: Distance, budget: int | None) -> TopK:
+    """Search in kernels, and again the rows that they leave open."""
+    *found, open_b = kernels.find(inputs, k, distance, budget)
+    best = TopK(*found)
+    if bool(open_b.any()):
+        _put(best, open_b, _in_torch(inputs.of_rows(open_b), k, distance, budget))
+    return best
+
+
+def _in_torch(inputs: Inputs, k: int, distance: Distance, budget: int | None) -> TopK:
+    with whole_products(inputs.x_bd.device):
         space = distance.space(distance, *inputs, any_length=True)
-        found = _exactly(space, inputs, k, memory_budget)
+        found = _exactly(space, inputs, k, budget)
     return found._replace(distances_bk=found.distances_bk.to(space.result_dtype))
 
 

@@ -1,4 +1,4 @@
-"""The loss in whichever form is fastest and fits."""
+"""The loss in whichever form is fastest and fits: kernels, fused, reference or chunked."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from protail._messages import unknown_name
-from protail.ops import chunked, fused, reference
+from protail.ops import chunked, fused, kernels, reference
 from protail.ops._arguments import check_inputs, check_target, compute_dtype, scheme_of
 from protail.ops._memory import Blocks
 from protail.ops.distance.base import Distance, as_distance
 
 _REDUCTIONS = ("mean", "none", "sum")
+FORMS = ("auto", "kernels", "fused", "chunked", "reference")
 
 
 def loss(
@@ -27,6 +28,8 @@ def loss(
     adjustment: Tensor | None = None,
     reduction: str = "mean",
     memory_budget: int | None = None,
+    form: str = "auto",
+    precision: str | None = None,
 ) -> Tensor:
     """Give the cross-entropy of the distance logits, and a gradient bounded as they are.
 
@@ -53,6 +56,12 @@ def loss(
         Bytes to use at most beside inputs and gradients; by default `MEMORY_BUDGET`, and on a GPU
         half of what is free there. Inside ``torch.compile`` the compiler plans memory and the
         budget is not kept.
+    form : {"auto", "kernels", "fused", "chunked", "reference"}
+        What computes it: Triton kernels (an NVIDIA GPU, temperatures by channel or none), torch
+        with a gradient by hand, in pieces, or by autograd. "auto" takes the fastest that fits.
+    precision : {"float32", "tf32", "bfloat16"}, optional
+        How kernels take products, see `protail.ops.kernels.loss`; plain torch follows
+        ``torch.set_float32_matmul_precision``.
 
     Returns
     -------
@@ -73,8 +82,17 @@ def loss(
     distance = as_distance(distance)
     temperature = check_inputs(x, prototypes, distance, temperature)
     target = check_target(target, x.shape[0])
-    form = _form(x, prototypes, temperature, reduction, memory_budget)
-    return form(
+    if form not in FORMS:
+        raise ValueError(unknown_name("form", form, FORMS))
+    forms: dict[str, Callable[..., Tensor]] = {
+        "kernels": partial(kernels.loss, precision=precision),
+        "fused": fused.loss,
+        "chunked": partial(chunked.loss, memory_budget=memory_budget),
+        "reference": reference.loss,
+    }
+    if form == "auto":
+        form = _form(x, prototypes, temperature, reduction, memory_budget, distance, adjustment)
+    return forms[form](
         x,
         prototypes,
         target,
@@ -91,12 +109,22 @@ def _form(
     temperature: Tensor | None,
     reduction: str,
     memory_budget: int | None,
-) -> Callable[..., Tensor]:
+    distance: Distance | None = None,
+    adjustment: Tensor | None = None,
+) -> str:
     if torch.compiler.is_compiling():
-        return reference.loss  # the compiler fuses it, and can see through nothing else
+        return "reference"  # the compiler fuses it, and can see through nothing else
+    if (
+        x.is_cuda
+        and distance is not None
+        and (memory_budget is None or memory_budget >= kernels.MOST_BYTES)
+        and not (adjustment is not None and adjustment.requires_grad)
+        and kernels.unsupported(x, prototypes, temperature, distance) is None
+    ):
+        return "kernels"
     dense = scheme_of(temperature) == "dense"
     wide = dense or compute_dtype(x, prototypes, temperature) == torch.float64
     blocks = Blocks.within(memory_budget, x, prototypes, 8 if wide else 4)
     if blocks.rows < x.shape[0] or blocks.classes < prototypes.shape[0]:
-        return partial(chunked.loss, memory_budget=memory_budget)
-    return reference.loss if dense or reduction == "none" else fused.loss
+        return "chunked"
+    return "reference" if dense or reduction == "none" else "fused"

@@ -330,8 +330,13 @@ class CapturedDriver(PlainDriver[TupleBatch]):
 
     def _capture(self, batch: TupleBatch) -> tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]:
         inputs: tuple[Any, ...] = tuple(None if part is None else part.clone() for part in batch)
-        make: Any = type(batch)
-        own = make(*inputs) if hasattr(batch, "_fields") else inputs
+        own = _same_kind(batch, inputs)
+        return self._record(lambda: self._step(own)), inputs
+
+    def _record(
+        self, step: Callable[[], None], after: Callable[[], None] | None = None
+    ) -> torch.cuda.CUDAGraph:
+        """Capture a step, and behind it what must not happen while warming up."""
         # Only the first batch size is worth compiling for; the last, smaller batch of an epoch
         # comes once in hundreds of steps.
         stance: Literal["force_eager", "default"] = "force_eager" if self._graphs else "default"
@@ -341,15 +346,17 @@ class CapturedDriver(PlainDriver[TupleBatch]):
         with torch.compiler.set_stance(stance), torch.cuda.stream(aside):
             with self._everything_restored():
                 for _ in range(_WARM_UP_STEPS):
-                    self._step(own)
+                    step()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"
             ):
-                self._step(own)
+                step()
+                if after is not None:
+                    after()
         stream.wait_stream(aside)
-        return graph, inputs
+        return graph
 
     def _step(self, batch: Any) -> None:
         self._last_loss.copy_(super().advance(batch))
@@ -370,6 +377,95 @@ class CapturedDriver(PlainDriver[TupleBatch]):
         yield from self._module.buffers()
         for state in self._optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+class SlicedDriver(CapturedDriver[TupleBatch]):
+    """Take steps on batches that lie one behind the other on the device.
+
+    The captured step counts by itself: it takes its rows and its learning rates from tables, so a
+    step is one replay of a graph, and nothing is copied. The last batch, if it is smaller, is taken
+    kernel by kernel.
+
+    Parameters
+    ----------
+    module, loss, optimizer, after_step
+        As for `CapturedDriver`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training.loop import SlicedDriver
+    >>> model = torch.nn.Linear(2, 1, device="cuda")  # doctest: +SKIP
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)  # doctest: +SKIP
+    >>> driver = SlicedDriver(model, lambda b: model(b[0]).sum(), optimizer)  # doctest: +SKIP
+    >>> places = driver.begin((torch.ones(8, 2).cuda(),), 4, [1.0, 0.5])  # doctest: +SKIP
+    >>> [driver.advance(place).item() for place in places]  # doctest: +SKIP
+    """
+
+    _rows: TupleBatch | None = None
+    _graph: torch.cuda.CUDAGraph | None = None
+
+    def begin(self, rows: TupleBatch, size: int, factors: Sequence[float]) -> range:
+        """Take batches from these rows from now on.
+
+        Parameters
+        ----------
+        rows : tuple of Tensor
+            Batches of ``size`` rows, one behind the other.
+        size : int
+            Rows of a batch; the last may have fewer.
+        factors : sequence of float
+            What multiplies the base learning rates, for each batch.
+
+        Returns
+        -------
+        range
+            What to give to `advance`, in this order.
+        """
+        device, n_rows = self._last_loss.device, len(rows[0])
+        self._rows, self._size = rows, size
+        self._index = torch.arange(size, device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        by_step = torch.tensor(factors, dtype=torch.float64, device=device).unsqueeze(1)
+        self._table = (by_step * self._base_tensor).float()
+        if n_rows >= size:
+            self._graph = self._record(self._step_of_slice, self._count)
+        return range(-(-n_rows // size))
+
+    def end(self) -> None:
+        """Let go of the rows."""
+        self._rows = self._graph = None
+
+    def set_rate(self, factor: float) -> None:
+        """Do nothing: `begin` was told all rates."""
+
+    def advance(self, batch: Any) -> Tensor:
+        """Take the step of a place that `begin` gave; places come in order."""
+        assert self._rows is not None
+        start = batch * self._size
+        if self._graph is not None and start + self._size <= len(self._rows[0]):
+            self._graph.replay()
+            return self._last_loss
+        self._rates.copy_(self._table[batch])
+        self._step(_same_kind(self._rows, [part[start:] for part in self._rows]))
+        return self._last_loss
+
+    def _step_of_slice(self) -> None:
+        assert self._rows is not None
+        torch.index_select(self._table, 0, self._place, out=self._rates.unsqueeze(0))
+        self._step(
+            _same_kind(self._rows, [part.index_select(0, self._index) for part in self._rows])
+        )
+
+    def _count(self) -> None:
+        self._index.add_(self._size)
+        self._place.add_(1)
+
+
+def _same_kind(batch: tuple[Any, ...], parts: Sequence[Any]) -> Any:
+    """Make a batch of the same type, a named tuple or a plain one."""
+    make: Any = type(batch)
+    return make(*parts) if hasattr(batch, "_fields") else make(parts)
 
 
 def train(

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from protail.losses import begin_epoch, make_loss
-from protail.models.heads import class_means, make_head
+from protail.losses import LogitAdjustedLoss, begin_epoch, make_loss
+from protail.models.heads import PrototypeHead, class_means, make_head
 from protail.training.features import Features, Stream, stage_steps
 from protail.training.loop import (
-    CapturedDriver,
     DivergenceError,
     PlainDriver,
+    SlicedDriver,
     make_schedule,
     threads_for,
     train,
@@ -163,9 +163,10 @@ class HeadGroup(nn.Module):
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Give the sum of the losses of a batch."""
         pairs = zip(self.heads, self.losses, strict=True)
-        losses = torch.stack([loss(head(batch.features), batch.labels) for head, loss in pairs])
-        self.were_finite &= losses.detach().isfinite()
-        return losses.sum()
+        losses = [_loss_of(head, loss, batch) for head, loss in pairs]
+        together = losses[0].unsqueeze(0) if len(losses) == 1 else torch.stack(losses)
+        self.were_finite &= together.detach().isfinite()
+        return losses[0] if len(losses) == 1 else together.sum()
 
     def are_finite(self) -> list[bool]:
         """Say of each head whether all its losses have been finite, and its weights still are."""
@@ -173,6 +174,15 @@ class HeadGroup(nn.Module):
             were_finite and all(bool(each.isfinite().all()) for each in head.parameters())
             for were_finite, head in zip(self.were_finite.tolist(), self.heads, strict=True)
         ]
+
+
+def _loss_of(head: nn.Module, loss: nn.Module, batch: FeatureBatch) -> Tensor:
+    """Give the loss of one head; on a GPU in one go, where prototypes and loss are plain."""
+    x, labels = batch
+    if x.is_cuda and type(head) is PrototypeHead and type(loss) is LogitAdjustedLoss:
+        return head.loss(x, labels, loss.adjustment)
+    value: Tensor = loss(head(x), labels)
+    return value
 
 
 def _learn_group(
@@ -198,7 +208,7 @@ def _learn_group(
     fused = frozen.device.type == "cuda"
     optimizer = torch.optim.SGD(_parameter_groups(settings, heads), lr=1.0, fused=fused)
     steps = (
-        CapturedDriver(group, group, optimizer, after_step)
+        SlicedDriver(group, group, optimizer, after_step)
         if driver == "captured"
         else PlainDriver(group, optimizer, after_step)
     )
@@ -211,12 +221,20 @@ def _learn_group(
             begin_epoch(loss, epoch)
         n_left = None if epoch == 0 and is_whole else (n_steps - start) * size
         features, labels = frozen.stream(stream, seed, epoch, n_left)
+        schedule = make_schedule(first, n_steps / steps_an_epoch)
+        batches: Any = map(FeatureBatch, torch.split(features, size), torch.split(labels, size))
+        if isinstance(steps, SlicedDriver):
+            factors = [
+                schedule(min(step, n_steps - 1) / n_steps)
+                for step in range(start, start - (-len(labels) // size))
+            ]
+            batches = steps.begin(FeatureBatch(features, labels), size, factors)
         with threads_for(size * len(frozen.counts) * frozen.n_features):
             train(
                 steps,
-                map(FeatureBatch, torch.split(features, size), torch.split(labels, size)),
+                batches,
                 n_steps,
-                schedule=make_schedule(first, n_steps / steps_an_epoch),
+                schedule=schedule,
                 watch=None if watch is None else lambda step, _: watch(step, heads),
                 record_every=n_steps + 1 if watch is None else watch_every,
                 start=start,
@@ -224,7 +242,9 @@ def _learn_group(
         if not any(group.are_finite()):
             return {}
         shorten("epoch")
-        del features, labels  # there may not be room for those of two epochs
+        if isinstance(steps, SlicedDriver):
+            steps.end()
+        del features, labels, batches  # there may not be room for those of two epochs
     group.eval()
     finite = zip(heads.items(), group.are_finite(), strict=True)
     return {name: head for (name, head), is_finite in finite if is_finite}
