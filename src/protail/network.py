@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -20,6 +21,8 @@ from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec, make_loader_t
 from protail.data.images import IMAGE_SUFFIXES, DataSetError, read_image
 from protail.estimator import (
     CLASSIFIER_FORMAT,
+    LogitsToProbabilities,
+    PhotosToProbabilities,
     PrototypeClassifier,
     check_device,
     check_replaceable,
@@ -57,6 +60,10 @@ _KEYS = ("classes", "backbone", "inputs", "head", "classifier", "temperature", "
 _INPUT_KEYS = ("size", "mean", "std", "crop", "interpolation", "squash")
 _INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _BATCH = 64
+_NO_BACKBONE = (
+    "this network has no backbone, so it takes feature rows and makes none; expected one with a "
+    "backbone. Load a network that was trained on photos."
+)
 # What runs on CIFAR's images in memory were trained with, where a run does not say.
 _CIFAR_INPUTS = InputSpec(size=32, mean=CIFAR_MEAN, std=CIFAR_STD, crop=1.0, squash=True)
 
@@ -211,10 +218,7 @@ class Network:
             Feature rows.
         """
         if self.backbone is None or self.inputs is None:
-            raise ValueError(
-                "this network has no backbone, so it takes feature rows and makes none; expected "
-                "one with a backbone. Load a network that was trained on photos."
-            )
+            raise ValueError(_NO_BACKBONE)
         transform = make_loader_transform([], self.inputs)
 
         def prepared(source: Any) -> Tensor:
@@ -229,6 +233,59 @@ class Network:
                 found.append(self.backbone(torch.stack(images).to(self.device)).float().cpu())
         rows: Array = torch.cat(found).numpy()
         return rows
+
+    def to_module(self) -> nn.Module:
+        """Give the network as one PyTorch module, for export.
+
+        Returns
+        -------
+        torch.nn.Module
+            In float32 on the CPU, in eval mode: to probabilities (batch, n_classes) in the order
+            of ``classes_``. With a backbone it takes pixels, bytes (batch, height, width, 3) of
+            photos that are resized and cut as ``inputs`` says (`pixels` does that); without one it
+            takes feature rows. The weights are a copy.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> from protail import Network, PrototypeClassifier
+        >>> network = Network(PrototypeClassifier().fit(np.eye(4), ["a", "a", "b", "b"]))
+        >>> network.to_module()(torch.eye(4)).argmax(1)
+        tensor([0, 0, 1, 1])
+        """
+        if isinstance(self.head, PrototypeClassifier):
+            classifier = self.head.to_module()
+        else:
+            classifier = LogitsToProbabilities(deepcopy(self.head).float(), self.temperature)
+        if self.backbone is not None and self.inputs is not None:
+            backbone = deepcopy(self.backbone).float()
+            classifier = PhotosToProbabilities(
+                backbone, classifier, self.inputs.mean, self.inputs.std
+            )
+        return classifier.cpu().eval().requires_grad_(False)
+
+    def pixels(self, X: Any) -> NDArray[np.uint8]:
+        """Resize photos and cut out the middle, as the backbone wants them.
+
+        Parameters
+        ----------
+        X : path, image, or sequence of these
+            As for `features`.
+
+        Returns
+        -------
+        ndarray of uint8, shape (n_samples, size, size, 3)
+            What `to_module` and exported models take.
+        """
+        if self.inputs is None:
+            raise ValueError(_NO_BACKBONE)
+        plain = replace(self.inputs, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+        transform = make_loader_transform([], plain)
+        images = [transform.clean(_picture(source)) for source in _sources(X)]
+        found: NDArray[np.uint8] = (
+            torch.stack(images).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        )
+        return found
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the network to a folder: ``model.json`` and ``weights.safetensors``.
@@ -342,11 +399,15 @@ class Network:
             device=device,
         )
 
+    @property
+    def n_features(self) -> int:
+        """How many numbers a feature row has."""
+        return int(getattr(self.head, "n_features_in_", None) or _width(self.head))
+
     def __repr__(self) -> str:
         takes = "photos"
         if self.backbone is None:
-            width = getattr(self.head, "n_features_in_", None) or _width(self.head)
-            takes = f"feature rows of {counted(width, 'number')}"
+            takes = f"feature rows of {counted(self.n_features, 'number')}"
         return f"Network({counted(len(self.classes_), 'class', 'classes')}, {takes})"
 
     def _rows(self, X: Any) -> Any:
@@ -475,21 +536,41 @@ def _inputs_of_run(recorded: dict[str, Any] | None, data: str) -> InputSpec | No
     return InputSpec(**{**recorded, "mean": tuple(recorded["mean"]), "std": tuple(recorded["std"])})
 
 
+def photo_files(path: str | os.PathLike[str]) -> list[Path]:
+    """List the photos of a folder and of the folders in it, by their names; a file is one.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder, or a photo.
+
+    Returns
+    -------
+    list of Path
+        At least one.
+
+    Examples
+    --------
+    >>> from protail.network import photo_files
+    >>> photo_files("bird.jpg")
+    [PosixPath('bird.jpg')]
+    """
+    place = Path(path)
+    if not place.is_dir():
+        return [place]
+    found = sorted(file for file in place.rglob("*") if file.name.lower().endswith(IMAGE_SUFFIXES))
+    if not found:
+        raise DataSetError(
+            f"{place}: this folder holds no photo; expected files that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}. Check the path."
+        )
+    return found
+
+
 def _sources(X: Any) -> list[Any]:
     """List the single photos of what `Network.features` takes."""
     if isinstance(X, (str, os.PathLike)):
-        place = Path(X)
-        if not place.is_dir():
-            return [place]
-        found = sorted(
-            file for file in place.rglob("*") if file.name.lower().endswith(IMAGE_SUFFIXES)
-        )
-        if not found:
-            raise DataSetError(
-                f"{place}: this folder holds no photo; expected files that end in "
-                f"{', '.join(IMAGE_SUFFIXES)}. Check the path."
-            )
-        return list(found)
+        return list(photo_files(X))
     if isinstance(X, (np.ndarray, Tensor)):
         return [X] if X.ndim == 3 else list(X)
     return list(X) if isinstance(X, Iterable) and not hasattr(X, "convert") else [X]
