@@ -69,8 +69,8 @@ def export(
         raise ValueError("nothing to write; expected --onnx FILE, --torch FILE or both.")
     if len(chosen) == 2 and chosen[0] == chosen[1]:
         raise ValueError(f"--onnx and --torch are both {onnx}; expected two files.")
-    for place in chosen:
-        check_free(place, overwrite=overwrite)
+    for wanted in chosen:
+        check_free(wanted, overwrite=overwrite)
     check_there(model, expected="a model's folder")
     check_there(check, expected="photos or a feature file")
     check_model_folder(model)
@@ -122,7 +122,7 @@ class Sample:
                 from protail.network import photo_files
 
                 photos = photo_files(place)[:n]
-            found = network.pixels(photos), network.predict_proba(photos)
+            found: tuple[Array, Array] = network.pixels(photos), network.predict_proba(photos)
         else:
             if place is None:
                 rows = rng.normal(size=(n, network.n_features)).astype(np.float32)
@@ -258,8 +258,8 @@ def write_torch(network: Network, sample: Sample, file: Path) -> Run:
         extra = {_EXTRA_FILE: json.dumps(_metadata(network))}
         with file.open("wb") as handle:
             torch.export.save(program, handle, extra_files=extra)
-        with file.open("rb") as handle:
-            loaded: nn.Module = torch.export.load(handle).module()
+        with file.open("rb") as written:
+            loaded: nn.Module = torch.export.load(written).module()
 
     def run(inputs: Array) -> Array:
         with torch.no_grad():

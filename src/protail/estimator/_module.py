@@ -105,6 +105,10 @@ def module_of(fitted: PrototypeClassifier) -> nn.Module:
 class _Linear(nn.Module):
     """Prototypes in a whitened space, linear in the prepared row."""
 
+    centre_d: Tensor
+    spread_d: Tensor
+    origin_d: Tensor
+    axes_dr: Tensor | None
     weight_dc: Tensor
     bias_c: Tensor
 
