@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import socket
 from typing import Any
 
@@ -58,6 +59,8 @@ def run_service(
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=5,
     )
+    # Of every broken form it would say so here; whoever sent it is told.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     listening = _listening(host, port)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{listening.getsockname()[1]}"
