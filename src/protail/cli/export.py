@@ -127,9 +127,7 @@ class Sample:
             if place is None:
                 rows = rng.normal(size=(n, network.n_features)).astype(np.float32)
             else:
-                from protail.data.tables import open_features
-
-                rows = np.asarray(next(iter(open_features(place, need_labels=False).blocks())))
+                rows = _rows_in(network, place)
             rows = rows[:n].astype(np.float32)
             found = rows, network.predict_proba(rows)
         return cls(*found, "random" if place is None else str(place))
@@ -292,6 +290,18 @@ def _kept(
         difference = sample.difference(run, place)
         size = round(temporary.stat().st_size / 1e6, 1)
         yield {"file": str(place), "megabytes": size, "largest_difference": difference}
+
+
+def _rows_in(network: Network, place: Path) -> Array:
+    from protail.data.tables import open_features
+
+    file = open_features(place, need_labels=False)
+    if file.width != network.n_features:
+        raise ValueError(
+            f"{place} has rows of {counted(file.width, 'number')}; expected rows of "
+            f"{network.n_features}, which the model takes. Give features of the same backbone."
+        )
+    return np.asarray(next(iter(file.blocks())))
 
 
 def _metadata(network: Network) -> dict[str, str]:
