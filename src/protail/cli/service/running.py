@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import logging
 import socket
+from contextlib import suppress
 from typing import Any
 
 from protail._messages import imported
@@ -67,10 +68,11 @@ def run_service(
     what = f"{answerer.model.folder} ({len(answerer.model.classes):,} classes)"
     where = f"{url}" if examples is not None else f"{url} (POST /predict, GET /healthz, /docs)"
     open_to_all = "" if is_loopback else "; every machine that reaches this one can ask"
-    voice.say(f"Serving {what} on {where}{open_to_all}. Ctrl-C stops it.")
-    voice.finish({"url": url, "model": str(answerer.model.folder)})
-    with listening:
+    with listening, suppress(KeyboardInterrupt):  # that is how a service ends
+        voice.say(f"Serving {what} on {where}{open_to_all}. Ctrl-C stops it.")
+        voice.finish({"url": url, "model": str(answerer.model.folder)})
         uvicorn.Server(config).run(sockets=[listening])
+    voice.say("Stopped.")
 
 
 def _listening(host: str, port: int) -> socket.socket:
