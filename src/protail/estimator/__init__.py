@@ -3,6 +3,7 @@
 from protail.estimator._checks import check_device, check_settings
 from protail.estimator._classifier import PrototypeClassifier
 from protail.estimator._module import LogitsToProbabilities, PhotosToProbabilities
+from protail.estimator._network_card import network_card, network_html
 from protail.estimator._persistence import FORMAT as CLASSIFIER_FORMAT
 from protail.estimator._persistence import (
     PICTURE,
@@ -25,5 +26,7 @@ __all__ = [
     "check_settings",
     "classifier_parts",
     "is_model",
+    "network_card",
+    "network_html",
     "restore_classifier",
 ]
