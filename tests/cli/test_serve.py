@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,3 +265,19 @@ def test_the_page_in_a_browser(browser, server, place, scheme, width):
         page.wait_for_selector("#answers .percent")
         page.screenshot(path=f"{folder}/demo-{scheme}-{width}.png", full_page=True)
     page.close()
+
+
+def test_the_example_of_a_client(server, place, tmp_path):
+    script = Path(__file__).parents[2] / "examples" / "service_client.py"
+    network, file = Network.load(place / "model"), place / "photos" / "bee" / "0.jpg"
+    np.savetxt(tmp_path / "rows.csv", network.features([file, file]), delimiter=",")
+    (tmp_path / "text.jpg").write_text("no photo")
+    words = [server, str(file), str(tmp_path / "rows.csv"), str(tmp_path / "text.jpg")]
+    ended = subprocess.run(
+        [sys.executable, script, *words], capture_output=True, text=True, check=False
+    )
+    first, photo, row, _, refused = ended.stdout.splitlines()
+    assert (ended.returncode, first) == (1, f"3 classes at {server}")
+    assert photo.startswith(f"{file}: bee ")
+    assert row.startswith(f"{tmp_path / 'rows.csv'}, row 0: bee ")
+    assert "the photo cannot be read" in refused
