@@ -207,8 +207,8 @@ def write_onnx(network: Network, sample: Sample, file: Path) -> Run:
         Inputs to probabilities, by ONNX Runtime.
     """
     about = "exporting to ONNX", "onnx, onnxscript and onnxruntime", "export"
-    for name in ("onnx", "onnxscript"):
-        imported(name, *about)
+    imported("onnx", *about)
+    imported("onnxscript", *about)
     runtime = imported("onnxruntime", *about)
     import torch
 
