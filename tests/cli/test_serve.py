@@ -1,7 +1,6 @@
 """``protail serve`` and ``protail demo``: a live server, asked well and badly, and in a browser."""
 
 import io
-import json
 import os
 import shutil
 import signal
@@ -52,28 +51,23 @@ def place(tmp_path_factory):
     return root
 
 
-def started(*words):
-    """Start a server on a free port; give its process and its address."""
+@pytest.fixture(scope="module")
+def server(place):
+    """The demo on a free port, which is the service with a page; its first and last line."""
+    words = ["demo", place / "model", "--photos", place / "photos", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "protail", *map(str, words), "--port", "0", "--json"],
+        [sys.executable, "-m", "protail", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    said = ""
-    while not said.rstrip().endswith("}"):
-        line = process.stdout.readline()
-        assert line, process.stderr.read()
-        said += line
-    return process, json.loads(said)["url"]
-
-
-@pytest.fixture(scope="module")
-def server(place):
-    process, url = started("demo", place / "model", "--photos", place / "photos")
-    yield url
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=20) == ("", "")
+    line = process.stderr.readline()
+    start = f"Serving {place / 'model'} (3 classes) on "
+    assert line.startswith(f"{start}http://127.0.0.1:")
+    assert line.endswith(". Ctrl-C stops it.\n")
+    yield line.removeprefix(start).removesuffix(". Ctrl-C stops it.\n")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == ("", "Stopped.\n")
     assert process.returncode == 0
 
 
@@ -162,7 +156,7 @@ def test_100_megabytes_are_refused_and_not_held(client, says_its_size):
     body = piece * 100 if says_its_size else pieces
     answer = client.post("/predict", content=body, headers=JSON)
     assert answer.status_code == 413
-    assert "at most 20 MB" in answer.json()["detail"]
+    assert "at most 2 MB" in answer.json()["detail"]
     assert says_its_size or len(list(pieces)) < 100  # it need not even be sent
 
 
@@ -198,17 +192,11 @@ def test_a_model_of_rows_takes_no_photos(place, photo):
     assert client.post("/predict", content=photo[:900], headers=JPEG).status_code == 415
     assert client.post("/predict", json={"features": [1.0] * 64}).status_code == 200
     assert client.post("/predict", json={"features": [1.25] * 640}).status_code == 413
+    client = TestClient(make_service(answerer, limits=Limits(rows=2)))
+    assert client.post("/predict", json={"features": [[0.5] * 64] * 2}).status_code == 200
+    told = client.post("/predict", json={"features": [[0.5] * 64] * 3}).json()["detail"]
+    assert told == "there are 3 rows; expected at most 2. Send fewer."
     assert client.get("/").status_code == 404
-
-
-def test_the_line_at_the_start(process, place):
-    running = process("serve", place / "rows", "--port", "0")
-    line = running.stderr.readline()
-    assert line.startswith(f"Serving {place / 'rows'} (3 classes) on http://127.0.0.1:")
-    assert line.endswith("(POST /predict, GET /healthz, /docs). Ctrl-C stops it.\n")
-    running.send_signal(signal.SIGINT)
-    assert running.communicate(timeout=20) == ("", "Stopped.\n")
-    assert running.returncode == 0
 
 
 def test_bad_words(protail, place):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PAGES = Path(__file__).parent
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Of a number in JSON, with the comma and a space behind it.
+_DIGITS = 27
 # Pages load nothing from anywhere else.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
@@ -45,6 +48,8 @@ class Limits:
         Bodies held in memory; further requests wait.
     computing : int
         Answers computed at the same time.
+    rows : int
+        Feature rows in one request.
 
     Examples
     --------
@@ -58,11 +63,17 @@ class Limits:
     seconds: float = 30
     at_once: int = 16
     computing: int = 2
+    rows: int = 1000
 
     @property
     def bytes(self) -> int:
-        """The same in bytes."""
+        """Of a body, in bytes."""
         return int(self.megabytes * 1_000_000)
+
+    def of_json(self, n_features: int) -> Limits:
+        """Give the limits of rows so wide; read into memory, JSON takes many times its bytes."""
+        most = self.rows * (n_features + 1) * _DIGITS / 1_000_000
+        return replace(self, megabytes=min(self.megabytes, math.ceil(most)))
 
 
 def make_service(
@@ -127,14 +138,18 @@ def make_service(
     async def predict(request: Request, top_k: int = fastapi.Query(5, ge=1, le=1000)) -> Any:
         """Classify a photo, or rows of features."""
         async with bodies:
-            kind, data = await _body(request, limits)
-            if kind == "json":
-                rows = answerer.rows_in(data)
-                found = await to_thread.run_sync(answerer.about_rows, rows, top_k, limiter=threads)
-            else:
-                about = answerer.about_photo
-                found = [await to_thread.run_sync(about, data, top_k, limiter=threads)]
-        return JSONResponse({"predictions": found})
+            kind, data = await _body(request, limits, answerer.n_features)
+            about = about_rows if kind == "json" else answerer.about_photo
+            found = await to_thread.run_sync(about, data, top_k, limiter=threads)
+        return JSONResponse({"predictions": found if kind == "json" else [found]})
+
+    def about_rows(data: bytes, k: int) -> Any:
+        rows = answerer.rows_in(data)
+        if len(rows) > limits.rows:
+            raise RefusedError(
+                413, f"there are {len(rows):,} rows; expected at most {limits.rows:,}. Send fewer."
+            )
+        return answerer.about_rows(rows, k)
 
     async def healthz() -> dict[str, Any]:
         """Say that the service is there, and what it takes."""
@@ -187,7 +202,7 @@ def make_service(
     return service
 
 
-async def _body(request: Request, limits: Limits) -> tuple[str, bytes]:
+async def _body(request: Request, limits: Limits, n_features: int) -> tuple[str, bytes]:
     """Read a body that is neither too large nor too slow; say whether it is JSON or a photo."""
     from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -200,9 +215,11 @@ async def _body(request: Request, limits: Limits) -> tuple[str, bytes]:
         )
     try:
         async with asyncio.timeout(limits.seconds):
+            if kind == "application/json":
+                stream = _limited(request, limits.of_json(n_features))
+                return "json", b"".join([part async for part in stream])
             if kind != _FORM:
-                found = b"".join([part async for part in _limited(request, limits)])
-                return ("json" if kind == "application/json" else "photo"), found
+                return "photo", b"".join([part async for part in _limited(request, limits)])
             stream = _limited(request, limits)
             parser = MultiPartParser(request.headers, stream, max_files=1, max_fields=4)
             form = await parser.parse()
