@@ -160,6 +160,15 @@ def test_100_megabytes_are_refused_and_not_held(client, says_its_size):
     assert says_its_size or len(list(pieces)) < 100  # it need not even be sent
 
 
+def test_who_hangs_up_leaves_no_trace(client):
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\nContent-Type: "
+    form = b"multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+    for rest in (b"application/json\r\n\r\n[", form):
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+            connection.sendall(head + rest)
+    assert client.get("/healthz").status_code == 200  # the last line of the server is looked at
+
+
 def test_what_else_there_is(client):
     health = client.get("/healthz").json()
     assert (health["status"], health["classes"], health["n_features"]) == ("ok", 3, 64)

@@ -42,8 +42,8 @@ class Limits:
         Of a body.
     pixels : int
         Of a photo.
-    seconds : float
-        To send a body in.
+    seconds, idle_seconds : float
+        To send a body in, and its next piece.
     at_once : int
         Bodies held in memory; further requests wait.
     computing : int
@@ -61,6 +61,7 @@ class Limits:
     megabytes: float = 20
     pixels: int = MOST_PIXELS
     seconds: float = 30
+    idle_seconds: float = 5
     at_once: int = 16
     computing: int = 2
     rows: int = 1000
@@ -119,6 +120,7 @@ def make_service(
     from anyio import CapacityLimiter, to_thread
     from fastapi.responses import HTMLResponse, JSONResponse, Response
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import ClientDisconnect
 
     service: FastAPI = fastapi.FastAPI(
         title="protail",
@@ -137,10 +139,15 @@ def make_service(
 
     async def predict(request: Request, top_k: int = fastapi.Query(5, ge=1, le=1000)) -> Any:
         """Classify a photo, or rows of features."""
-        async with bodies:
-            kind, data = await _body(request, limits, answerer.n_features)
-            about = about_rows if kind == "json" else answerer.about_photo
-            found = await to_thread.run_sync(about, data, top_k, limiter=threads)
+        try:
+            async with bodies:
+                kind, data = await _body(request, limits, answerer.n_features)
+                about = about_rows if kind == "json" else answerer.about_photo
+                found = await to_thread.run_sync(about, data, top_k, limiter=threads)
+        except ClientDisconnect as error:  # nobody is left to read this
+            raise RefusedError(400, "the body ended too early; expected all of it.") from error
+        except asyncio.CancelledError as error:
+            raise RefusedError(503, "the service is being stopped. Ask again later.") from error
         return JSONResponse({"predictions": found if kind == "json" else [found]})
 
     def about_rows(data: bytes, k: int) -> Any:
@@ -232,7 +239,9 @@ async def _body(request: Request, limits: Limits, n_features: int) -> tuple[str,
                 await form.close()
     except TimeoutError:
         raise RefusedError(
-            408, f"the body took longer than {limits.seconds:g} s to come; expected it sooner."
+            408,
+            f"the body took longer than {limits.seconds:g} s to come, or {limits.idle_seconds:g} s "
+            "passed without a piece of it; expected it sooner.",
         ) from None
     except (MultiPartException, KeyError, UnicodeError) as error:
         raise RefusedError(400, "the form cannot be read; expected a whole one.") from error
@@ -244,13 +253,16 @@ async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, No
     n_bytes = int(said) if said.isascii() and said.isdigit() else 0
     if n_bytes <= limits.bytes:
         n_bytes = 0
-        async for part in request.stream():
+        pieces = aiter(request.stream())
+        while True:
+            async with asyncio.timeout(limits.idle_seconds):
+                part = await anext(pieces, None)
+            if part is None:
+                return
             n_bytes += len(part)
             if n_bytes > limits.bytes:
                 break
             yield part
-        else:
-            return
     raise RefusedError(
         413, f"the body is too large; expected at most {limits.megabytes:g} MB. Send a smaller one."
     )
@@ -277,7 +289,7 @@ def _bodies(answerer: Answerer) -> dict[str, Any]:
     """Describe in OpenAPI's words what /predict takes and gives."""
     row = {"type": "array", "items": {"type": "number"}}
     features = {"oneOf": [row, {"type": "array", "items": row}]}
-    number = {"type": "number", "nullable": True}
+    number = {"type": ["number", "null"]}
     label = {"oneOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]}
     one = {"code": {"type": "integer"}, "label": label, "probability": number, "distance": number}
     prediction = {
