@@ -15,6 +15,7 @@ import pytest
 from protail import Network, PrototypeClassifier
 from protail.data.augment import InputSpec
 from protail.models.backbones import make_backbone
+from protail.models.heads import make_head
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -206,6 +207,27 @@ def test_a_model_of_rows_takes_no_photos(place, photo):
     told = client.post("/predict", json={"features": [[0.5] * 64] * 3}).json()["detail"]
     assert told == "there are 3 rows; expected at most 2. Send fewer."
     assert client.get("/").status_code == 404
+
+
+def test_a_trained_head_is_served_too(tmp_path):
+    from starlette.testclient import TestClient
+
+    from protail.cli.service import Answerer, make_service
+    from protail.cli.sources import Model
+
+    for name, knows_distances in (("prototype", True), ("linear", False)):
+        network = Network(make_head(name, 3, 4), NAMES, device="cpu")
+        network.save(tmp_path / name)
+        client = TestClient(make_service(Answerer(Model.load(tmp_path / name))))
+        answer = client.post("/predict", json={"features": [1, 2, 3, 4]}).json()
+        ((found,), expected) = answer["predictions"], network.predict_proba([[1.0, 2, 3, 4]])[0]
+        np.testing.assert_allclose(
+            [each["probability"] for each in found["top"]], sorted(expected)[::-1]
+        )
+        assert (found["novelty"] is not None) == knows_distances
+    client = TestClient(make_service(Answerer(Model.load(tmp_path / "prototype"))))
+    far = client.post("/predict", json={"features": [3e38, 1, -3e38, 0]})
+    assert (far.status_code, "too large" in far.json()["detail"]) == (422, True)
 
 
 def test_bad_words(protail, place):

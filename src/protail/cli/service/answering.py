@@ -154,6 +154,8 @@ class Answerer:
             with their ``code``, ``label``, ``probability`` and ``distance``.
         """
         answers = self._answers(rows, min(k, len(self.model.classes)))
+        if not np.isfinite(answers.probabilities).all():
+            raise RefusedError(422, "features are too large to compute with; expected usual ones.")
         labels = self.model.classes[answers.codes].tolist()
         found = []
         columns = (answers.codes, answers.probabilities, answers.distances)
