@@ -1,7 +1,6 @@
 """``protail serve`` and ``protail demo``: a live server, asked well and badly, and in a browser."""
 
 import io
-import os
 import shutil
 import signal
 import socket
@@ -279,10 +278,6 @@ def test_the_page_in_a_browser(browser, server, place, scheme, width):
     page.set_input_files("#file", broken)
     page.wait_for_selector("#status.bad")
     assert page.inner_text("#status").startswith("the photo cannot be read")
-    if folder := os.environ.get("PROTAIL_SCREENSHOTS"):
-        page.set_input_files("#file", place / "photos" / "ant" / "0.jpg")
-        page.wait_for_selector("#answers .percent")
-        page.screenshot(path=f"{folder}/demo-{scheme}-{width}.png", full_page=True)
     page.close()
 
 
