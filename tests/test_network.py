@@ -1,6 +1,7 @@
 """Networks: whatever was trained or fitted loads, answers, and is saved again."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +185,56 @@ def test_bad_arguments(network, photos, tmp_path):
     with pytest.raises(ValueError, match="classes is None"):
         Network(PrototypeHead(3, 2))
     assert make_backbone("resnet32").made_by == ("resnet32", {})
+
+
+def test_pandas_in_and_out(network, photos):
+    pandas = pytest.importorskip("pandas")
+    files = sorted((photos / "test").rglob("*.png"))
+    table = pandas.DataFrame({"path": files}, index=[f"photo {n}" for n in range(len(files))])
+    expected = network.predict_proba(files)
+    for given in (table, table["path"]):
+        labels, probabilities = network.predict(given), network.predict_proba(given)
+        assert labels.index.equals(table.index)
+        assert list(labels) == network.predict(files).tolist()
+        assert probabilities.columns.tolist() == NAMES.tolist()
+        assert probabilities.index.equals(table.index)
+        np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+    with pytest.raises(ValueError, match="a table of 2 columns; expected paths"):
+        network.predict(table.assign(size=1))
+    rows = pandas.DataFrame(np.eye(4), columns=list("abcd"), index=[7, 5, 3, 1])
+    of_rows = Network(PrototypeClassifier().fit(rows, ["ant", "ant", "bee", "bee"]))
+    assert of_rows.predict(rows).to_dict() == {7: "ant", 5: "ant", 3: "bee", 1: "bee"}
+    head = Network(make_head("linear", 3, 4), NAMES)
+    assert head.predict_proba(rows).index.tolist() == [7, 5, 3, 1]
+
+
+def test_what_a_notebook_shows(network):
+    network.about = "made by <b>hand</b>"
+    shown = network._repr_html_()
+    assert "Network of 3 classes" in shown
+    assert "16 x 16 pixels" in shown
+    assert "13 training examples, imbalance 9 (many 0, medium 0, few 3)" in shown
+    assert "<b>" not in shown
+    assert "&lt;b&gt;hand" in shown
+
+
+def test_a_network_on_the_hub(network, photos, tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    sent = tmp_path / "hub"
+
+    def upload_folder(api, *, folder_path, **options):
+        shutil.copytree(folder_path, sent)
+        return "https://huggingface.co/user/birds/commit/1"
+
+    made = hub.RepoUrl("https://huggingface.co/user/birds")
+    monkeypatch.setattr(hub.HfApi, "create_repo", lambda *words, **options: made)
+    monkeypatch.setattr(hub.HfApi, "upload_folder", upload_folder)
+    network.push_to_hub("user/birds", evaluation={"all": 0.75, "n_rows": 40})
+    card = hub.ModelCard.load(sent / "README.md")
+    assert card.data.library_name == "protail"
+    for part in ("from_pretrained('user/birds')", "75.0 %", "On 40 test rows", "&#60;script&#62;"):
+        assert part in card.text
+    assert "<script>" not in card.text
+    files = sorted((photos / "test").rglob("*.png"))
+    again = Network.from_pretrained(sent)
+    np.testing.assert_array_equal(again.predict_proba(files), network.predict_proba(files))

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from protail.evaluation import Comparison, Evaluation
     from protail.losses import LogitAdjustedLoss
     from protail.models.heads import PrototypeHead
-    from protail.network import Network
+    from protail.network import Network, load
     from protail.profile import ClassProfile
 
 __version__ = "0.1.0"
@@ -23,6 +23,7 @@ _HOMES = {
     "Network": "protail.network",
     "PrototypeClassifier": "protail.estimator",
     "PrototypeHead": "protail.models.heads",
+    "load": "protail.network",
 }
 _PACKAGES = {
     "baselines",
@@ -50,6 +51,7 @@ __all__ = [
     "PrototypeClassifier",
     "PrototypeHead",
     "__version__",
+    "load",
 ]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -20,10 +22,14 @@ from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec, make_loader_t
 from protail.data.images import IMAGE_SUFFIXES, DataSetError, read_image
 from protail.estimator import (
     CLASSIFIER_FORMAT,
+    LogitsToProbabilities,
+    PhotosToProbabilities,
     PrototypeClassifier,
     check_device,
     check_replaceable,
     classifier_parts,
+    network_card,
+    network_html,
     restore_classifier,
 )
 from protail.evaluation import Evaluation
@@ -31,6 +37,7 @@ from protail.experiments import CLASSIFIER_BACKBONE, Run, is_run
 from protail.models.backbones import make_backbone
 from protail.models.heads import make_head
 from protail.models.storage import (
+    CARD,
     MODEL,
     Contents,
     Fields,
@@ -42,6 +49,7 @@ from protail.models.storage import (
     labels_to_json,
     model_format,
     read_files,
+    upload,
     write_files,
 )
 from protail.recipes import Recipe
@@ -57,6 +65,10 @@ _KEYS = ("classes", "backbone", "inputs", "head", "classifier", "temperature", "
 _INPUT_KEYS = ("size", "mean", "std", "crop", "interpolation", "squash")
 _INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _BATCH = 64
+_NO_BACKBONE = (
+    "this network has no backbone, so it takes feature rows and makes none; expected one with a "
+    "backbone. Load a network that was trained on photos."
+)
 # What runs on CIFAR's images in memory were trained with, where a run does not say.
 _CIFAR_INPUTS = InputSpec(size=32, mean=CIFAR_MEAN, std=CIFAR_STD, crop=1.0, squash=True)
 
@@ -137,7 +149,7 @@ class Network:
         if backbone is not None and inputs is None:
             self.inputs = getattr(backbone, "input_spec", None) or InputSpec()
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Any) -> Any:
         """Give the most likely class of each photo or row.
 
         Parameters
@@ -148,14 +160,22 @@ class Network:
         Returns
         -------
         ndarray of shape (n_samples,)
-            Class names.
+            Class names; of a pandas frame or series a series with its index.
+
+        Examples
+        --------
+        >>> import numpy as np, pandas as pd
+        >>> from protail import Network, PrototypeClassifier
+        >>> rows = pd.DataFrame(np.eye(4), index=list("wxyz"))
+        >>> network = Network(PrototypeClassifier().fit(np.eye(4), ["ant", "ant", "bee", "bee"]))
+        >>> network.predict(rows).to_dict()
+        {'w': 'ant', 'x': 'ant', 'y': 'bee', 'z': 'bee'}
         """
         if isinstance(self.head, PrototypeClassifier):
-            return self.head.predict(self._rows(X))
-        labels: Array = self.classes_[self._logits(X).argmax(1).cpu().numpy()]
-        return labels
+            return _like(X, self.head.predict(self._rows(X)))
+        return _like(X, self.classes_[self._logits(X).argmax(1).cpu().numpy()])
 
-    def predict_proba(self, X: Any) -> Array:
+    def predict_proba(self, X: Any) -> Any:
         """Give the probability of each class.
 
         Parameters
@@ -166,12 +186,12 @@ class Network:
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Rows that sum to 1.
+            Rows that sum to 1; of a pandas frame or series a frame with its index and a column
+            for each class.
         """
         if isinstance(self.head, PrototypeClassifier):
-            return self.head.predict_proba(self._rows(X))
-        probabilities: Array = torch.softmax(self._logits(X), 1).cpu().numpy()
-        return probabilities
+            return _like(X, self.head.predict_proba(self._rows(X)), self.classes_)
+        return _like(X, torch.softmax(self._logits(X), 1).cpu().numpy(), self.classes_)
 
     def top_k(self, X: Any, k: int = 5) -> tuple[Array, Array]:
         """Give the k most likely classes of each photo or row, likeliest first.
@@ -211,10 +231,7 @@ class Network:
             Feature rows.
         """
         if self.backbone is None or self.inputs is None:
-            raise ValueError(
-                "this network has no backbone, so it takes feature rows and makes none; expected "
-                "one with a backbone. Load a network that was trained on photos."
-            )
+            raise ValueError(_NO_BACKBONE)
         transform = make_loader_transform([], self.inputs)
 
         def prepared(source: Any) -> Tensor:
@@ -229,6 +246,59 @@ class Network:
                 found.append(self.backbone(torch.stack(images).to(self.device)).float().cpu())
         rows: Array = torch.cat(found).numpy()
         return rows
+
+    def to_module(self) -> nn.Module:
+        """Give the network as one PyTorch module, for export.
+
+        Returns
+        -------
+        torch.nn.Module
+            In float32 on the CPU, in eval mode: to probabilities (batch, n_classes) in the order
+            of ``classes_``. With a backbone it takes pixels, bytes (batch, height, width, 3) of
+            photos that are resized and cut as ``inputs`` says (`pixels` does that); without one it
+            takes feature rows. The weights are a copy.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> from protail import Network, PrototypeClassifier
+        >>> network = Network(PrototypeClassifier().fit(np.eye(4), ["a", "a", "b", "b"]))
+        >>> network.to_module()(torch.eye(4)).argmax(1)
+        tensor([0, 0, 1, 1])
+        """
+        if isinstance(self.head, PrototypeClassifier):
+            classifier = self.head.to_module()
+        else:
+            classifier = LogitsToProbabilities(deepcopy(self.head).float(), self.temperature)
+        if self.backbone is not None and self.inputs is not None:
+            backbone = deepcopy(self.backbone).float()
+            classifier = PhotosToProbabilities(
+                backbone, classifier, self.inputs.mean, self.inputs.std
+            )
+        return classifier.cpu().eval().requires_grad_(False)
+
+    def pixels(self, X: Any) -> NDArray[np.uint8]:
+        """Resize photos and cut out the middle, as the backbone wants them.
+
+        Parameters
+        ----------
+        X : path, image, or sequence of these
+            As for `features`.
+
+        Returns
+        -------
+        ndarray of uint8, shape (n_samples, size, size, 3)
+            What `to_module` and exported models take.
+        """
+        if self.inputs is None:
+            raise ValueError(_NO_BACKBONE)
+        plain = replace(self.inputs, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+        transform = make_loader_transform([], plain)
+        images = [transform.clean(_picture(source)) for source in _sources(X)]
+        found: NDArray[np.uint8] = (
+            torch.stack(images).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        )
+        return found
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the network to a folder: ``model.json`` and ``weights.safetensors``.
@@ -260,6 +330,74 @@ class Network:
         with new_folder(folder, overwrite=overwrite) as temporary:
             write_files(temporary, FORMAT, VERSION, contents, tensors)
             check_replaceable(Path(folder), overwrite=overwrite)
+
+    def push_to_hub(self, repo_id: str, *, evaluation: Any = None, **hub_arguments: Any) -> str:
+        """Share the network on the Hugging Face Hub, with a card.
+
+        Parameters
+        ----------
+        repo_id : str
+            The repository, as in ``"user/model"``; it is made where it is missing.
+        evaluation : Evaluation or dict, optional
+            Scores for the card: a ``protail.Evaluation`` or what its ``to_dict()`` gives.
+        **hub_arguments
+            As for `PrototypeClassifier.push_to_hub`.
+
+        Returns
+        -------
+        str
+            Address of the commit.
+
+        Examples
+        --------
+        >>> from protail import Network
+        >>> Network.load("model").push_to_hub("user/model", private=True)  # doctest: +SKIP
+        """
+        head = self.head
+        if isinstance(head, PrototypeClassifier) and self.backbone is None:
+            given = {"evaluation": evaluation, "about": self.about}
+            return head.push_to_hub(repo_id, **given, **hub_arguments)
+        scores = evaluation.to_dict() if hasattr(evaluation, "to_dict") else evaluation or {}
+        labels = [str(name) for name in self.classes_]
+        title, facts = self._facts()
+        card = network_card(title, facts, labels, self.class_counts_, scores, repo_id)
+
+        def write(folder: Path) -> None:
+            self.save(folder)
+            (folder / CARD).write_bytes(card.encode("utf-8", "replace"))
+
+        return upload(repo_id, write, **hub_arguments)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_folder: str | os.PathLike[str],
+        *,
+        device: str | torch.device = "auto",
+        **hub_arguments: Any,
+    ) -> Self:
+        """Load a network from the Hugging Face Hub, or from a folder; the same as `load`.
+
+        Parameters
+        ----------
+        name_or_folder : str or path-like
+            A repository, as in ``"user/model"``, or a folder that is there.
+        device : str or torch.device, default="auto"
+            Where to compute.
+        **hub_arguments
+            As for `PrototypeClassifier.from_pretrained`.
+
+        Returns
+        -------
+        Network
+            Ready to use.
+
+        Examples
+        --------
+        >>> from protail import Network
+        >>> Network.from_pretrained("user/model")  # doctest: +SKIP
+        """
+        return cls.load(name_or_folder, device=device, **hub_arguments)
 
     @classmethod
     def load(
@@ -342,12 +480,33 @@ class Network:
             device=device,
         )
 
+    @property
+    def n_features(self) -> int:
+        """How many numbers a feature row has."""
+        return int(getattr(self.head, "n_features_in_", None) or _width(self.head))
+
     def __repr__(self) -> str:
         takes = "photos"
         if self.backbone is None:
-            width = getattr(self.head, "n_features_in_", None) or _width(self.head)
-            takes = f"feature rows of {counted(width, 'number')}"
+            takes = f"feature rows of {counted(self.n_features, 'number')}"
         return f"Network({counted(len(self.classes_), 'class', 'classes')}, {takes})"
+
+    def _repr_html_(self) -> str:
+        """Show the network in a notebook."""
+        return network_html(*self._facts(), self.class_counts_)
+
+    def _facts(self) -> tuple[str, dict[str, str]]:
+        """Give a title, and what is known, in words."""
+        facts = {"takes": f"feature rows of {counted(self.n_features, 'number')}"}
+        if self.backbone is not None and self.inputs is not None:
+            side = self.inputs.size
+            facts["takes"] = f"photos, which become {side} x {side} pixels"
+            made_by = getattr(self.backbone, "made_by", None)
+            facts["backbone"] = made_by[0] if made_by else type(self.backbone).__name__
+            facts["features"] = counted(self.n_features, "number")
+        facts["head"] = type(self.head).__name__
+        facts |= {} if self.about is None else {"about": self.about}
+        return f"Network of {counted(len(self.classes_), 'class', 'classes')}", facts
 
     def _rows(self, X: Any) -> Any:
         return X if self.backbone is None else self.features(X)
@@ -407,6 +566,51 @@ class Network:
             about=None if fields["about"] is None else fields.text("about"),
             device=device,
         )
+
+
+def load(
+    folder_or_name: str | os.PathLike[str],
+    *,
+    device: str | torch.device = "auto",
+    **hub_arguments: Any,
+) -> Network:
+    """Load whatever protail has saved: a network, a classifier or a finished run.
+
+    Parameters
+    ----------
+    folder_or_name : path-like or str
+        A folder, or the name of a repository on the Hugging Face Hub, as in ``"user/model"``.
+    device : str or torch.device, default="auto"
+        Where to compute.
+    **hub_arguments
+        As for `Network.load`.
+
+    Returns
+    -------
+    Network
+        Ready to use.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import protail
+    >>> folder = tempfile.mkdtemp()
+    >>> protail.PrototypeClassifier().fit(np.eye(4), ["ant", "ant", "bee", "bee"]).save(folder)
+    >>> protail.load(folder).predict(np.eye(4)[:1])
+    array(['ant'], dtype='<U3')
+    """
+    return Network.load(folder_or_name, device=device, **hub_arguments)
+
+
+def _like(X: Any, found: Array, columns: Array | None = None) -> Any:
+    """Give answers in pandas, with the index of the question, where that came in pandas."""
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
+        return found
+    if columns is None:
+        return pandas.Series(found, index=X.index, name="label")
+    return pandas.DataFrame(found, index=X.index, columns=columns)
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -475,21 +679,48 @@ def _inputs_of_run(recorded: dict[str, Any] | None, data: str) -> InputSpec | No
     return InputSpec(**{**recorded, "mean": tuple(recorded["mean"]), "std": tuple(recorded["std"])})
 
 
+def photo_files(path: str | os.PathLike[str]) -> list[Path]:
+    """List the photos of a folder and of the folders in it, by their names; a file is one.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder, or a photo.
+
+    Returns
+    -------
+    list of Path
+        At least one.
+
+    Examples
+    --------
+    >>> from protail.network import photo_files
+    >>> photo_files("bird.jpg")
+    [PosixPath('bird.jpg')]
+    """
+    place = Path(path)
+    if not place.is_dir():
+        return [place]
+    found = sorted(file for file in place.rglob("*") if file.name.lower().endswith(IMAGE_SUFFIXES))
+    if not found:
+        raise DataSetError(
+            f"{place}: this folder holds no photo; expected files that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}. Check the path."
+        )
+    return found
+
+
 def _sources(X: Any) -> list[Any]:
     """List the single photos of what `Network.features` takes."""
     if isinstance(X, (str, os.PathLike)):
-        place = Path(X)
-        if not place.is_dir():
-            return [place]
-        found = sorted(
-            file for file in place.rglob("*") if file.name.lower().endswith(IMAGE_SUFFIXES)
-        )
-        if not found:
-            raise DataSetError(
-                f"{place}: this folder holds no photo; expected files that end in "
-                f"{', '.join(IMAGE_SUFFIXES)}. Check the path."
+        return list(photo_files(X))
+    if hasattr(X, "columns"):  # a table
+        if len(X.columns) != 1:
+            raise ValueError(
+                f"X is a table of {counted(len(X.columns), 'column')}; expected paths of photos. "
+                "Choose their column, as in X['path']."
             )
-        return list(found)
+        X = X.iloc[:, 0]
     if isinstance(X, (np.ndarray, Tensor)):
         return [X] if X.ndim == 3 else list(X)
     return list(X) if isinstance(X, Iterable) and not hasattr(X, "convert") else [X]

@@ -216,7 +216,7 @@ TestFraction = Annotated[
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where the data is; else PROTAIL_DATA, ~/.cache/protail."),
+    typer.Option(metavar="DIR", help="Where the data is; else in PROTAIL_DATA."),
 ]
 Lists = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where list or JSON files are, if elsewhere.")

@@ -14,6 +14,7 @@ import typer
 from protail._messages import counted
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
+from protail.cli.loggers import SERVICES, check_service, logged
 from protail.cli.progress import in_words, training_progress
 from protail.cli.tables import show_scores, summary
 
@@ -62,6 +63,10 @@ FromScratch = Annotated[
 CheckpointEvery = Annotated[
     float, typer.Option(metavar="SECONDS", help="Least time between checkpoints.")
 ]
+Log = Annotated[
+    str | None,
+    opt.chosen_from("Log there too: ", *SERVICES, metavar="WHERE"),
+]
 
 _USUAL_SUBSET = {"kind": "exp", "selection": "shuffled"}
 _HASH_LENGTH = 6
@@ -94,6 +99,7 @@ def train(
     driver: Driver = "auto",
     compiled: Compile = None,
     cache: Cache = None,
+    log: Log = None,
 ) -> None:
     """Train a recipe on a data set and evaluate what came out.
 
@@ -110,6 +116,7 @@ def train(
     from protail.recipes import load_recipe
 
     begin = time.perf_counter()
+    check_service(log)
     named = load_recipe(recipe)
     chosen = named.with_overrides(opt.read_changes(changes))
     _check_data_root(dataset, data_root)
@@ -147,7 +154,7 @@ def train(
     if plan.waiting and on_bad_image != "skip":
         instead = "Replace them, or begin a new run with --on-bad-image skip"
         check_test_images(data, instead)
-    _show(plan, _run(plan, voice), voice, time.perf_counter() - begin)
+    _show(plan, _run(plan, voice, log), voice, time.perf_counter() - begin)
 
 
 @dataclass(frozen=True)
@@ -231,12 +238,18 @@ def _check_photos(jobs: Sequence[Job], *, from_scratch: bool, resume: bool) -> N
             check_photos_suffice(phases, data)
 
 
-def _run(plan: Plan, voice: Voice) -> list[dict[str, Any]]:
+def _run(plan: Plan, voice: Voice, log: str | None) -> list[dict[str, Any]]:
     from protail.experiments import run_jobs
 
     try:
-        with training_progress(voice, plan.waiting if plan.has_images else []) as watch:
-            return run_jobs(plan.jobs, plan.options, watch)
+        with (
+            training_progress(voice, plan.waiting if plan.has_images else []) as shown,
+            logged(log, plan.waiting, shown) as watch,
+        ):
+            records = run_jobs(plan.jobs, plan.options, watch)
+            for job, record in zip(plan.jobs, records, strict=True):
+                watch.finish(job, record)
+            return records
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "The same command with --resume goes on from the last checkpoint."

@@ -2,6 +2,8 @@
 
 from protail.estimator._checks import check_device, check_settings
 from protail.estimator._classifier import PrototypeClassifier
+from protail.estimator._module import LogitsToProbabilities, PhotosToProbabilities
+from protail.estimator._network_card import network_card, network_html
 from protail.estimator._persistence import FORMAT as CLASSIFIER_FORMAT
 from protail.estimator._persistence import (
     PICTURE,
@@ -15,12 +17,16 @@ from protail.models import ModelFileError
 __all__ = [
     "CLASSIFIER_FORMAT",
     "PICTURE",
+    "LogitsToProbabilities",
     "ModelFileError",
+    "PhotosToProbabilities",
     "PrototypeClassifier",
     "check_device",
     "check_replaceable",
     "check_settings",
     "classifier_parts",
     "is_model",
+    "network_card",
+    "network_html",
     "restore_classifier",
 ]

@@ -301,6 +301,27 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             add_new_classes(self, X, y)
         return self
 
+    def to_module(self) -> torch.nn.Module:
+        """Give the fitted classifier as a PyTorch module, for export.
+
+        Returns
+        -------
+        torch.nn.Module
+            Feature rows (batch, n_features_in_) to probabilities (batch, n_classes) in float32, in
+            the order of ``classes_``; a copy, which later fits do not change.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from protail import PrototypeClassifier
+        >>> classifier = PrototypeClassifier().fit([[1.0, 2.0], [2.0, 1.0]], ["ant", "bee"])
+        >>> classifier.to_module()(torch.tensor([[1.0, 2.0]])).argmax(1)
+        tensor([0])
+        """
+        from protail.estimator._module import module_of
+
+        return module_of(self)
+
     def _keep_whitened(self, model: Whitened, method: str, dtype: torch.dtype) -> None:
         choice, calibration = model.choice, model.choice.calibration
         self.preparation_ = model.preparation.arrays(dtype)

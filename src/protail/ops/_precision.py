@@ -34,7 +34,9 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     torch.float32
     """
     kind = device.type
-    if kind != "meta" and (torch.compiler.is_compiling() or torch.is_autocast_enabled(kind)):
+    # An exported graph would hold the switch, and then could not be read again.
+    is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if kind != "meta" and (is_compiled or torch.is_autocast_enabled(kind)):
         return torch.autocast(kind, enabled=False)
     return nullcontext()
 

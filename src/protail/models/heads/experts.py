@@ -380,7 +380,7 @@ class RoutedExpertsHead(BuiltHead):
 
 def _n_asked(gates: Tensor) -> Tensor:
     """One, and one more for each gate that is open before the first that is shut."""
-    return 1 + (gates > 0).long().cumprod(1).sum(1)
+    return 1 + ((~(gates > 0)).cumsum(1) == 0).sum(1)
 
 
 def _turn_into_buffers(module: nn.Module) -> None:
