@@ -56,3 +56,20 @@ def test_what_was_saved_from_a_gpu_loads_without_one(tmp_path, temperature):
     np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
     on_gpu = PrototypeClassifier.load(tmp_path / "model", device="cuda")
     np.testing.assert_allclose(on_gpu.predict_proba(X), loaded.predict_proba(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["whitened", "closed-form"])
+def test_a_whitened_space_is_the_same_on_a_gpu(method):
+    X, y = rows_and_labels()
+    on_cpu = PrototypeClassifier(method=method, reject=0.1).fit(X, y)
+    tensors = torch.from_numpy(X).cuda(), torch.from_numpy(y).cuda()
+    on_gpu = PrototypeClassifier(method=method, reject=0.1).fit(*tensors)
+    np.testing.assert_allclose(on_gpu.predict_proba(tensors[0]), on_cpu.predict_proba(X), atol=1e-4)
+    np.testing.assert_allclose(on_gpu.novelty_score(X), on_cpu.novelty_score(X), atol=1e-3)
+    np.testing.assert_array_equal(
+        on_gpu.suspicious_rows(*tensors).rows, on_cpu.suspicious_rows(X, y).rows
+    )
+    again = PrototypeClassifier(method=method, reject=0.1).fit(*tensors)
+    np.testing.assert_array_equal(again.coef_, on_gpu.coef_)
+    on_gpu.partial_fit(*tensors)
+    on_gpu.add_classes(tensors[0][:5] + 9, torch.full((5,), 77))
