@@ -282,7 +282,7 @@ def make_method(
     >>> type(make_method("standard", *parts, [3, 1]).head).__name__
     'Linear'
     """
-    method = METHODS.make(name, backbone, head, loss, counts, **options)
+    method = METHODS.taking(name, options)(backbone, head, loss, counts, **options)
     for part, place in (("features", "backbone"), ("logits", "head")):
         if getattr(type(method), part) is not getattr(Method, part):
             raise ValueError(

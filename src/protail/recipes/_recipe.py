@@ -311,7 +311,7 @@ def _complete(part: str, name: str, options: Mapping[str, Any], place: Place) ->
     """Check the options of a part of a stage, and spell out its defaults."""
     registry = PARTS[part]
     try:
-        registry.check(name, options)
+        registry.taking(name, options)
     except ValueError as error:
         raise place.error(f"{place.key}.{part}_options: {error}") from None
     complete = {

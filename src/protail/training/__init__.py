@@ -9,6 +9,7 @@ from protail.training.features import (
     LastStream,
     Stream,
     inferring,
+    logits_of,
     stage_steps,
     weights_hash,
 )
@@ -46,7 +47,7 @@ from protail.training.stage1 import (
     build_method,
     stage1_steps,
 )
-from protail.training.stage2 import learn_heads, learn_stable_heads
+from protail.training.stage2 import count_steps, learn_heads, learn_stable_heads
 
 __all__ = [
     "CapturedDriver",
@@ -75,6 +76,7 @@ __all__ = [
     "check_experts",
     "constant",
     "cosine",
+    "count_steps",
     "diverged",
     "inferring",
     "interleave",
@@ -82,6 +84,7 @@ __all__ = [
     "learn_heads",
     "learn_stable_heads",
     "leave_group_at_end",
+    "logits_of",
     "make_streams",
     "progress_bar",
     "stage1_steps",

@@ -95,7 +95,7 @@ def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.
     >>> make_head("prototype", 3, 2, distance="cosine")
     PrototypeHead(3, 2, distance='cosine', temperature=None, normalize=None)
     """
-    head = HEADS.make(name, n_classes, n_features, **options)
+    head = HEADS.taking(name, options)(n_classes, n_features, **options)
     # A distance is made again by its name, if it has one, and its tensors are the head's.
     named = {
         key: each.name if isinstance(each, Distance) else each for key, each in options.items()
