@@ -253,13 +253,7 @@ def register_sampler(name: str) -> Callable[[Kind], Kind]:
 
 
 def make_sampler(
-    name: str,
-    labels: Labels,
-    *,
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    **options: Any,
+    name: str, labels: Labels, *, seed: int = 0, rank: int = 0, world_size: int = 1, **options: Any
 ) -> RowSampler:
     """Make a sampler by name.
 

@@ -20,11 +20,7 @@ from protail._messages import counted, unknown_name
 from protail.data.augment import AUGMENTS, LOADER_AUGMENTS
 from protail.data.images import DataSet, FeatureData
 from protail.evaluation import Evaluation
-from protail.experiments.checkpoint import (
-    Checkpoint,
-    restore_training_state,
-    training_state,
-)
+from protail.experiments.checkpoint import Checkpoint, restore_training_state, training_state
 from protail.experiments.run import Run, RunError
 from protail.models.backbones import gflops, gflops_with, make_backbone
 from protail.models.heads import RoutedExpertsHead, make_head

@@ -249,12 +249,7 @@ class Method(nn.Module):
 
 
 def make_method(
-    name: str,
-    backbone: nn.Module,
-    head: nn.Module,
-    loss: nn.Module,
-    counts: Counts,
-    **options: Any,
+    name: str, backbone: nn.Module, head: nn.Module, loss: nn.Module, counts: Counts, **options: Any
 ) -> Method:
     """Make a method by name.
 

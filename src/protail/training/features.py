@@ -78,9 +78,7 @@ def for_network(images: Tensor) -> Tensor:
 
 
 def collect(
-    compute: Callable[[Tensor], Tensor],
-    batches: Iterable[Tensor],
-    precision: Precision = "float32",
+    compute: Callable[[Tensor], Tensor], batches: Iterable[Tensor], precision: Precision = "float32"
 ) -> Tensor:
     """Compute rows of numbers for batches of images; put them together, in float32.
 

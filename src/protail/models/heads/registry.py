@@ -61,11 +61,7 @@ def register_head(
     3
     """
     return HEADS.register(
-        name,
-        builds_on=tuple(builds_on),
-        losses=tuple(losses),
-        learns=learns,
-        has_weight=has_weight,
+        name, builds_on=tuple(builds_on), losses=tuple(losses), learns=learns, has_weight=has_weight
     )
 
 
