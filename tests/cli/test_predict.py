@@ -115,8 +115,8 @@ def test_json_tells_what_was_done(new_rows, protail):
 
 @pytest.fixture
 def long_file(tmp_path):
-    """Rows enough for eight blocks."""
-    rows = np.random.default_rng(0).normal(size=(520_000, 6)).astype(np.float32)
+    """Rows enough for four blocks."""
+    rows = np.random.default_rng(0).normal(size=(220_000, 6)).astype(np.float32)
     np.savez(tmp_path / "long.npz", X=rows)
     return rows
 
