@@ -512,7 +512,7 @@ class GivenFeatures:
 
     def __init__(self, data: FeatureData, device: torch.device) -> None:
         self.device = device
-        self.counts = np.bincount(data.train.labels, minlength=data.train.n_classes)
+        self.counts = np.bincount(data.train.labels, minlength=len(data.classes))
         self.group_counts = self.counts
         self.n_features = data.train.rows.shape[1]
         self.test_labels: NDArray[np.int64] = data.test.labels
