@@ -16,7 +16,7 @@ from protail_paper.wanted import Experiment, Subset, experiment_key
 from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 
-DATA = small_images(counts=(48, 24, 12, 8))
+DATA = small_images(counts=(48, 24, 12, 8), size=16)
 WITH_ONE_MATRIX = {"linear", "cosine", "prototype"}
 
 
