@@ -409,6 +409,10 @@ def test_a_slice_on_another_machine(subset_file, tmp_path):
     other = tmp_path / "reach"
     other.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     other.chmod(0o755)
+    quick = tmp_path / "quick"  # it packs every few seconds, and here more often
+    quick.mkdir()
+    (quick / "sleep").write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 0.2\n")
+    (quick / "sleep").chmod(0o755)
     options = [*SMALL, "--device", "cpu", "--only", "*seed?0"]
 
     def slice_of_table8(*where):
@@ -417,6 +421,7 @@ def test_a_slice_on_another_machine(subset_file, tmp_path):
             cwd=tree,
             env=os.environ
             | {"SSH": str(other), "PYTHON": sys.executable, "PYTHONPATH": ""}
+            | {"PATH": f"{quick}{os.pathsep}{os.environ['PATH']}"}
             | {"PROTAIL_COMMIT": "unknown"}
             | {"BENCH_OPTIONS": " ".join(options).replace("'", '"')},
             capture_output=True,
