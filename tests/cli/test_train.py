@@ -114,10 +114,9 @@ def test_a_shipped_recipe_with_changes_as_json(protail, folder):
 
 
 def test_held_out_images_stand_in_for_the_test_images(protail, folder):
-    held_out = ["--held-out", 0.25, "--held-out-seed", 3]
-    ended = protail(
-        "train", "tiny.toml", "--dataset", "draw.zip", *NOTHING_LEARNED, *held_out, "--json"
-    )
+    given = ["train", "tiny.toml", "--dataset", "draw.zip", *NOTHING_LEARNED]
+    given += ["--held-out", 0.25, "--held-out-seed", 3]
+    ended = protail(*given, "--json")
     assert ended.code == 0, ended.err
     [run] = ended.json["runs"]
     assert run["run"].endswith("-patterns-10-first-held-out-seed0")
