@@ -545,6 +545,8 @@ def plan_steps(recipe: Recipe, data: DataSet | FeatureData) -> StepPlan:
     plan = StepPlan()
     if isinstance(data, FeatureData):
         features: Features = GivenFeatures(data, cpu)
+        if settings is not None:
+            features.for_stage(settings, 0)
     else:
         if settings is not None and (settings.epochs or settings.centroids == "augmented"):
             _check_augment("classifier.augment", settings.augment, data)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from protail.losses import begin_epoch, make_loss
 from protail.models.heads import class_means, make_head
-from protail.training.features import Features, GivenFeatures, Stream, stage_steps
+from protail.training.features import Features, Stream, stage_steps
 from protail.training.loop import (
     CapturedDriver,
     DivergenceError,
@@ -125,8 +125,6 @@ def count_steps(settings: ClassifierSettings, frozen: Features) -> int:
     int
         The steps.
     """
-    if isinstance(frozen, GivenFeatures):
-        frozen.for_stage(settings, 0)
     make_loss(settings.loss, frozen.counts, **settings.loss_options)
     _make_head(settings, frozen, 0)
     return stage_steps(settings, frozen.n_draws(Stream.of(settings), 0))[1]
