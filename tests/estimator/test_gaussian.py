@@ -47,9 +47,7 @@ def test_prototypes_are_those_of_the_loop(counts, n_channels, ridge, seed):
     absolute = ridge * float(statistics.within().diagonal().mean())
     new = np.random.default_rng(seed + 1).normal(size=(3, n_channels))
     expected = logits_by_loop(x, code, new, len(counts), absolute, form.kappa)
-    np.testing.assert_allclose(
-        form.logits(form.mapped(torch.from_numpy(new))), expected, rtol=1e-7, atol=1e-7
-    )
+    np.testing.assert_allclose(form.logits(form.mapped(torch.from_numpy(new))), expected, rtol=1e-7, atol=1e-7)
 
 
 @given(counts, st.integers(1, 12), st.sampled_from([0.01, 1.0, 30.0]), st.integers(0, 99))
@@ -64,9 +62,7 @@ def test_a_row_left_out_is_as_if_it_had_never_been(counts, n_channels, ridge, se
     # The ridge is kept in units of what the covariance was divided by.
     ratio = form.degrees / (form.degrees - 1)
     absolute = ratio * ridge * float(statistics.within().diagonal().mean())
-    found = form.without(
-        form.mapped(torch.from_numpy(x[held])), torch.from_numpy(code[held])
-    ).logits()
+    found = form.without(form.mapped(torch.from_numpy(x[held])), torch.from_numpy(code[held])).logits()
     for place, row in enumerate(held):
         rest = np.arange(len(x)) != row
         expected = logits_by_loop(x[rest], code[rest], x[[row]], len(counts), absolute, form.kappa)
