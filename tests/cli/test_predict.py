@@ -212,7 +212,7 @@ def test_pieces_of_another_array_or_damaged_ones_are_not_taken(
     long_file, process, protail, tmp_path
 ):
     np.savez(tmp_path / "two.npz", A=long_file, B=long_file[::-1])
-    halting = halts_at(tmp_path, "protail.cli.sources.ask", 4)
+    halting = halts_at(tmp_path, "protail.cli.sources.ask", 3)
     running = process(
         "predict", "model", "two.npz", "--features", "A", "-o", "out.csv", env=halting
     )
