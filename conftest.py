@@ -25,6 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "protail",
     deadline=None,
+    max_examples=40 if CHOSEN is None else 100,
     derandomize=CHOSEN is None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],  # the machine may be, or busy

@@ -17,6 +17,7 @@ from protail.experiments import Run
 from protail.models import ModelFileError
 from protail.models.backbones import make_backbone
 from protail.models.heads import PrototypeHead, make_head
+from reference.small_images import TINY
 
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = np.array(["ant", "bee", "<script>"])
@@ -72,7 +73,7 @@ def test_a_run_of_0_1_0_on_features_is_a_network():
 def test_a_trained_run_classifies_photos(photos, tmp_path):
     run = tmp_path / "run"
     settings = [
-        *("representation.backbone=resnet32", "representation.epochs=1", "classifier.epochs=1"),
+        *(f"representation.backbone={TINY}", "representation.epochs=1", "classifier.epochs=1"),
         *('representation.augment=["resized-crop"]', 'classifier.augment=["resized-crop"]'),
         *("representation.batch_size=8", "classifier.max_steps=4"),
     ]

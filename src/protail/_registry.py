@@ -82,8 +82,8 @@ class Registry(Generic[Made]):
         """Read out of its signature what ``name`` takes beside what is given."""
         return read_options(self.factory(name), self._given)
 
-    def check(self, name: str, options: Mapping[str, Any]) -> None:
-        """Raise unless ``name`` takes these options and lacks none."""
+    def taking(self, name: str, options: Mapping[str, Any]) -> Callable[..., Made]:
+        """Find what ``name`` stands for; raise unless it takes these options and lacks none."""
         taken = self.options(name)
         listed = ", ".join(map(repr, taken)) or "none"
         for option in options:
@@ -94,6 +94,7 @@ class Registry(Generic[Made]):
         for option, about in taken.items():
             if about.is_required and option not in options:
                 raise ValueError(f"{self.what} {name!r} needs the option {option!r}.")
+        return self.factory(name)
 
     def check_values(self, name: str, options: Mapping[str, Any]) -> None:
         """Raise unless options are in their ranges and pass the class's ``check_options``."""
@@ -107,8 +108,7 @@ class Registry(Generic[Made]):
 
     def make(self, name: str, /, *given: Any, **options: Any) -> Made:
         """Make what ``name`` stands for."""
-        self.check(name, options)
-        return self.factory(name)(*given, **options)
+        return self.taking(name, options)(*given, **options)
 
     def _find(self, name: str) -> tuple[Callable[..., Made], dict[str, Any]]:
         names = self.names()

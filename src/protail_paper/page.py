@@ -11,14 +11,7 @@ from typing import Any
 from protail.data.images import long_tailed_counts
 from protail.experiments import validation_counts
 from protail.utils import counted
-from protail_paper.page_methods import (
-    MISSING,
-    MIXED,
-    comparisons_section,
-    header,
-    line,
-    numbers,
-)
+from protail_paper.page_methods import MISSING, MIXED, comparisons_section, header, line, numbers
 from protail_paper.paper import GROUPS, mean_of_groups, paper_table, paper_value, shown_all
 from protail_paper.results import Results, Summary, summarize
 from protail_paper.tables import BACKBONES, QUESTIONS, TABLES, Row, Table, rows_on

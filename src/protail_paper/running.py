@@ -155,7 +155,8 @@ class _Work:
                 steps, tell = self._train(begun, pool), partial(pool.tell_step, begun)
                 pipeline = yield from timed_steps(steps, tell, self._options.device)
             if pipeline is not None:
-                gc.collect()  # captured steps hold much of a GPU
+                if self._options.device.type == "cuda":
+                    gc.collect()  # captured steps hold much of it
                 with pool.aside(), self._told(begun.group, OSError):
                     n_results = self._evaluate(begun, pipeline)
                     _remove(begun.run)

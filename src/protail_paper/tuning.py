@@ -192,8 +192,7 @@ _DECAYS = _decays(
 )
 # The loss is divided by images times classes: with a tenth of them it pulls ten times as hard.
 _DECAYS_CIFAR10 = _decays(
-    _CROP_AND_FLIP,
-    {0.1: (0.1, 0.05, 0.02, 0.01, 5e-3), 1.0: (0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3)},
+    _CROP_AND_FLIP, {0.1: (0.1, 0.05, 0.02, 0.01, 5e-3), 1.0: (0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3)}
 )
 
 
@@ -271,10 +270,7 @@ CHOICES: dict[str, Table] = named(
                 _combined(f"{first}-pc"),
                 backbones={"ResNet-32": first},
             )
-            for first, what in (
-                ("ride", "the experts of RIDE"),
-                ("paco", "the features of PaCo"),
-            )
+            for first, what in (("ride", "the experts of RIDE"), ("paco", "the features of PaCo"))
         ),
         _aside(
             "strong-stage-1",

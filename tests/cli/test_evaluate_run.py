@@ -10,10 +10,11 @@ from protail.cli import app
 from protail.data.images import cifar, save_subset
 from protail.experiments import Run
 from reference.image_data import write_cifar, write_class_folders, write_picture
+from reference.small_images import TINY
 from reference.tiny_data import tiny_data, write_tiny
 
 NOTHING_LEARNED = [
-    *("--set", "representation.backbone=resnet32", "--set", "representation.epochs=0"),
+    *("--set", f"representation.backbone={TINY}", "--set", "representation.epochs=0"),
     *("--set", "representation.precision=float32", "--set", "classifier.precision=float32"),
 ]
 
@@ -25,7 +26,9 @@ def source(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         arguments = ["train", "tiny.toml", "--dataset", "draw.zip", "-o", "run", "--device", "cpu"]
-        ended = CliRunner().invoke(app, [*arguments, "--set", "representation.epochs=2"])
+        changes = ["representation.epochs=2", f"representation.backbone={TINY}"]
+        arguments += [word for change in changes for word in ("--set", change)]
+        ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 0, ended.stderr
     return folder
 

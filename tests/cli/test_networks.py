@@ -12,9 +12,10 @@ from protail import Network, PrototypeClassifier
 from protail.cli import app
 from protail.data.augment import InputSpec
 from protail.data.images import load_dataset
+from reference.small_images import TINY
 
 SMALL = [
-    *("representation.backbone=resnet32", "representation.epochs=1", "classifier.epochs=1"),
+    *(f"representation.backbone={TINY}", "representation.epochs=1", "classifier.epochs=1"),
     *('representation.augment=["resized-crop"]', 'classifier.augment=["resized-crop"]'),
     *("representation.batch_size=8", "classifier.max_steps=4"),
 ]
@@ -42,7 +43,7 @@ def source(tmp_path_factory):
     assert ended.exit_code == 0, ended.output
     backbone = Network.load(root / "run", device="cpu").backbone
     bare = Network(
-        PrototypeClassifier(random_state=0).fit(np.eye(64)[:2], ["a", "b"]),
+        PrototypeClassifier(random_state=0).fit(np.eye(16)[:2], ["a", "b"]),
         backbone=backbone,
         inputs=InputSpec(size=32),
     )

@@ -115,8 +115,8 @@ def test_json_tells_what_was_done(new_rows, protail):
 
 @pytest.fixture
 def long_file(tmp_path):
-    """Rows enough for eight blocks."""
-    rows = np.random.default_rng(0).normal(size=(520_000, 6)).astype(np.float32)
+    """Rows enough for four blocks."""
+    rows = np.random.default_rng(0).normal(size=(220_000, 6)).astype(np.float32)
     np.savez(tmp_path / "long.npz", X=rows)
     return rows
 
@@ -212,7 +212,7 @@ def test_pieces_of_another_array_or_damaged_ones_are_not_taken(
     long_file, process, protail, tmp_path
 ):
     np.savez(tmp_path / "two.npz", A=long_file, B=long_file[::-1])
-    halting = halts_at(tmp_path, "protail.cli.sources.ask", 4)
+    halting = halts_at(tmp_path, "protail.cli.sources.ask", 3)
     running = process(
         "predict", "model", "two.npz", "--features", "A", "-o", "out.csv", env=halting
     )

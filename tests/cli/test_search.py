@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,17 +31,17 @@ SMALL = [
 FILES = ["best.search.journal", "best.search.json", "best.search.png", "best.toml"]
 
 
-@pytest.fixture
-def protail(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run(*arguments, recipe="pc-la"):
     app = typer.Typer(rich_markup_mode=None)
     app.command()(search)
     app.callback()(lambda: None)
+    given = ["search", recipe, "--dataset", "draw.zip", *SMALL, *map(str, arguments)]
+    return CliRunner().invoke(app, given)
 
-    def run(*arguments, recipe="pc-la"):
-        given = ["search", recipe, "--dataset", "draw.zip", *SMALL, *map(str, arguments)]
-        return CliRunner().invoke(app, given)
 
+@pytest.fixture
+def protail(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     return run
 
 
@@ -49,10 +50,23 @@ def draw(tmp_path):
     save_subset(easy_data(size=8), tmp_path / "draw.zip")
 
 
-@pytest.fixture
-def found(protail, draw):
-    ended = protail("--over", "classifier.tau=0:1", "--over", "classifier.normalize", "--trials", 6)
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A folder with a search that has come to its end, and what it said."""
+    place = tmp_path_factory.mktemp("searched")
+    save_subset(easy_data(size=8), place / "draw.zip")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        over = ["--over", "classifier.tau=0:1", "--over", "classifier.normalize"]
+        ended = run(*over, "--trials", 6)
     assert ended.exit_code == 0, ended.stderr
+    return place, ended
+
+
+@pytest.fixture
+def found(searched, tmp_path):
+    place, ended = searched
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     return ended
 
 
@@ -80,10 +94,10 @@ def test_says_what_it_does_and_shows_the_trials(found):
 
 def test_the_same_command_goes_on(found, protail, tmp_path):
     again = ["--over", "classifier.tau=0:1", "--over", "classifier.normalize"]
-    ended = protail(*again, "--trials", 12, "--json")
+    ended = protail(*again, "--trials", 8, "--json")
     assert ended.exit_code == 0, ended.stderr
     result = json.loads(ended.stdout)
-    assert len(result["trials"]) == 12
+    assert len(result["trials"]) == 8
     on_disk = json.loads((tmp_path / "best.search.json").read_bytes())
     assert on_disk["trials"] == result["trials"]
     assert ended.stderr == ""
@@ -218,7 +232,7 @@ def test_help_fits_a_screen(protail):
 def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
     """One process trains both stages and is killed; this one finishes its search."""
     over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
-    given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=20", *over]
+    given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=4", *over]
     code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
     halting = halts_at(tmp_path, "protail.training.loop.PlainDriver.advance", 3)
     victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path, env=halting)
@@ -227,7 +241,7 @@ def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
     victim.send_signal(signal.SIGKILL)
     victim.wait()
     lines = journal.read_bytes().count(b"\n")
-    ended = protail(*over, "--set", "representation.epochs=20", "--json", "--trials", "1")
+    ended = protail(*over, "--set", "representation.epochs=4", "--json", "--trials", "1")
     assert journal.read_bytes().count(b"\n") > lines
     assert ended.exit_code == 0, ended.stderr
     first, second, *_ = json.loads(ended.stdout)["trials"]

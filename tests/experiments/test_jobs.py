@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from protail.data.images import ImageSet
 from protail.experiments import Job, Options, Progress, Run, RunError, data_record, run_jobs
 from protail.recipes import load_recipe
 from reference.feature_data import feature_data
+from reference.small_images import TINY
 from reference.tiny_data import RECIPE, tiny_data
 
 OPTIONS = Options(torch.device("cpu"), "plain")
@@ -80,6 +82,7 @@ def test_time_between_checkpoints(seconds):
 def test_scores_are_told_in_the_epoch_they_belong_to(tmp_path):
     (tmp_path / "tiny.toml").write_text(RECIPE)
     changes = {"representation.epochs": "2", "classifier.epochs": "0"}
+    changes["representation.backbone"] = TINY
     recipe = load_recipe(tmp_path / "tiny.toml").with_overrides(changes)
     told = []
     run_jobs([Job(recipe, tiny_data(), 0, tmp_path / "run")], OPTIONS, told.append)
@@ -93,13 +96,15 @@ class StopError(Exception):
     """Stands for whatever ends a run before its time."""
 
 
-@pytest.fixture
-def stopped(tmp_path):
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
     """A job that was stopped after its first epoch, and what it would have come to."""
-    (tmp_path / "tiny.toml").write_text(RECIPE)
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "tiny.toml").write_text(RECIPE)
     changes = {"representation.epochs": "2", "classifier.epochs": "0"}
-    recipe = load_recipe(tmp_path / "tiny.toml").with_overrides(changes)
-    whole, job = (Job(recipe, tiny_data(), 0, tmp_path / name) for name in ("whole", "stopped"))
+    changes["representation.backbone"] = TINY
+    recipe = load_recipe(folder / "tiny.toml").with_overrides(changes)
+    whole, job = (Job(recipe, tiny_data(), 0, folder / name) for name in ("whole", "stopped"))
 
     def stop(progress):
         raise StopError
@@ -107,6 +112,13 @@ def stopped(tmp_path):
     with pytest.raises(StopError):
         run_jobs([job], OPTIONS, stop)
     return job, run_jobs([whole], OPTIONS)
+
+
+@pytest.fixture
+def stopped(kept, tmp_path):
+    job, expected = kept
+    shutil.copytree(job.folder, tmp_path / "stopped")
+    return dataclasses.replace(job, folder=tmp_path / "stopped"), expected
 
 
 def rewrite(job, change):

@@ -12,12 +12,13 @@ from protail.recipes import Recipe, load_recipe
 from protail.training import stage1
 from protail.training.loop import DivergenceError, Epoch
 from reference.easy_images import easy_data
+from reference.small_images import TINY
 
 pytest.importorskip("optuna")
 
 CPU = Options.automatic("cpu")
 SMALL = {
-    "representation.backbone": "resnet32",
+    "representation.backbone": TINY,
     "representation.precision": "float32",
     "representation.epochs": 1,
     "representation.batch_size": 32,

@@ -29,6 +29,7 @@ SMALL = [
     *("--set", "representation.epochs=1", "--set", "representation.precision=float32"),
     *("--set", "classifier.precision=float32", "--set", "classifier.max_steps=2"),
     *("--set", "classifier.augment=['flip']", "--backbone", "ResNet-32"),
+    *("--set", "representation.batch_size=512"),
 ]
 
 
@@ -166,11 +167,12 @@ def test_a_slice_is_run_and_its_results_are_found(subset_file, tmp_path):
     given = ["table8", "--subset", subset_file, "--device", "cpu", *SMALL]
     ended = run(*given, "--only", "*, seed 1", folder=tmp_path)
     assert "4 experiments were run; 0 are missing." in ended.output
-    ended = run(*given, "--at-once", 1, folder=tmp_path)
+    both = ["--only", "*, seed 0", "--only", "*, seed 1"]
+    ended = run(*given, *both, "--at-once", 1, folder=tmp_path)
     assert ended.exit_code == 0, ended.output
-    assert "8 experiments were run; 0 are missing." in ended.output
-    again = run(*given, folder=tmp_path)
-    assert "12 experiments: 12 are there, 0 are missing." in again.output
+    assert "4 experiments were run; 0 are missing." in ended.output
+    again = run(*given, *both, folder=tmp_path)
+    assert "8 experiments: 8 are there, 0 are missing." in again.output
     # What was tried out is not taken for the table.
     status = run("status", "table8", "--json", folder=tmp_path)
     assert len(json.loads(status.stdout)["missing"]) == 24
@@ -178,7 +180,6 @@ def test_a_slice_is_run_and_its_results_are_found(subset_file, tmp_path):
 
 def test_sigterm_keeps_finished_results_and_it_goes_on(subset_file, tmp_path, monkeypatch):
     given = ["table8", "--subset", subset_file, "--device", "cpu", *SMALL, "--at-once", 1]
-    given += ["--set", "representation.batch_size=512"]
     two = [*given, "--only", "*, seed 0", "--only", "*, seed 1"]
     with monkeypatch.context() as patch:
         n_steps = 8  # of five an epoch: in the second training
@@ -408,7 +409,11 @@ def test_a_slice_on_another_machine(subset_file, tmp_path):
     other = tmp_path / "reach"
     other.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     other.chmod(0o755)
-    options = [*SMALL, "--device", "cpu", "--at-once", "3"]
+    quick = tmp_path / "quick"  # it packs every few seconds, and here more often
+    quick.mkdir()
+    (quick / "sleep").write_text(f"#!/bin/sh\nexec {shutil.which('sleep')} 0.2\n")
+    (quick / "sleep").chmod(0o755)
+    options = [*SMALL, "--device", "cpu", "--only", "*seed?0"]
 
     def slice_of_table8(*where):
         return subprocess.run(
@@ -416,6 +421,7 @@ def test_a_slice_on_another_machine(subset_file, tmp_path):
             cwd=tree,
             env=os.environ
             | {"SSH": str(other), "PYTHON": sys.executable, "PYTHONPATH": ""}
+            | {"PATH": f"{quick}{os.pathsep}{os.environ['PATH']}"}
             | {"PROTAIL_COMMIT": "unknown"}
             | {"BENCH_OPTIONS": " ".join(options).replace("'", '"')},
             capture_output=True,
@@ -425,8 +431,8 @@ def test_a_slice_on_another_machine(subset_file, tmp_path):
 
     ended = slice_of_table8("somewhere")
     assert ended.returncode == 0, ended.stderr
-    assert "12 results were taken" in ended.stdout + ended.stderr
-    assert len(Results(tree / "results" / "cells")) == 12
+    assert "4 results were taken" in ended.stdout + ended.stderr
+    assert len(Results(tree / "results" / "cells")) == 4
     assert not list(tmp_path.glob("*.tar"))
     assert not any(tarfile.is_tarfile(file) for file in tree.rglob("*") if file.is_file())
     # A slice that was killed goes on: what it had run comes back, what was there before does not.
@@ -439,7 +445,7 @@ def test_a_slice_on_another_machine(subset_file, tmp_path):
     os.utime(out / "began", (1, 1))
     ended = slice_of_table8("--here", str(out))
     assert ended.returncode == 0, ended.stderr
-    assert "12 experiments: 12 are there" in ended.stdout + ended.stderr
+    assert "4 experiments: 4 are there" in ended.stdout + ended.stderr
     [packed] = out.iterdir()
     with tarfile.open(packed) as archive:
         assert [Path(name).name for name in archive.getnames()] == [first.name]

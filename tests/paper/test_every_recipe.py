@@ -1,7 +1,7 @@
 """An experiment of every recipe that comes with the package: run, kept, read back."""
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import pytest
 import torch
@@ -16,11 +16,11 @@ from protail_paper.wanted import Experiment, Subset, experiment_key
 from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 
-DATA = small_images(counts=(48, 24, 12, 8))
+DATA = small_images(counts=(48, 24, 12, 8), size=16)
 WITH_ONE_MATRIX = {"linear", "cosine", "prototype"}
 
 
-small = cache(small_recipe)
+small = cache(partial(small_recipe, epochs=2))
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,14 @@ SMALL = [
     "representation.precision=float32",
     "classifier.precision=float32",
     "classifier.max_steps=2",
+    "classifier.augment=['resized-crop']",
 ]
 
 
 @pytest.fixture(scope="module")
 def imagenet(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "imagenet-lt"
-    write_imagenet_lt(folder)
+    write_imagenet_lt(folder, n_max=2)
     return folder
 
 

@@ -21,11 +21,12 @@ from protail_paper.results import Results
 from protail_paper.running import _Work, run_missing, take_run
 from protail_paper.scores import unpack_bits
 from protail_paper.wanted import Experiment, Subset
+from reference.small_images import TINY
 from reference.tiny_data import tiny_data
 
 SUBSET = Subset("patterns", 10)
 SMALL = {
-    "representation.backbone": "resnet32",
+    "representation.backbone": TINY,
     "representation.epochs": 1,
     "representation.batch_size": 16,
     "representation.lr": 0.02,
@@ -366,8 +367,8 @@ def test_backbones_are_kept(data, tmp_path):
         wanted()[:1], Results(tmp_path / "c"), lambda subset: data, CPU, weights=tmp_path / "w"
     )
     [file] = (tmp_path / "w").iterdir()
-    load_weights(make_backbone("resnet32"), file)
-    assert file.name.startswith("wd-resnet32-patterns-10-seed0-")
+    load_weights(make_backbone(TINY), file)
+    assert file.name.startswith("wd-tiny-for-tests-patterns-10-seed0-")
 
 
 def test_groups_come_in_the_order_they_are_wanted(tmp_path):

@@ -1,11 +1,20 @@
 """Every recipe that comes with the package takes a step, and learns something."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
 
-from protail.experiments import Job, Options, Run, evaluate_stages, load_stages, run_jobs
+from protail.experiments import (
+    Job,
+    Options,
+    Run,
+    evaluate_stages,
+    load_stages,
+    pipeline,
+    run_jobs,
+)
 from protail.losses.registry import make_loss
 from protail.models.backbones import make_backbone
 from protail.models.heads import make_head
@@ -17,8 +26,23 @@ from reference.small_images import small_images
 from reference.small_recipes import small_recipe
 
 CPU = torch.device("cpu")
-DATA = small_images(counts=(48, 24, 12, 8))
+DATA = small_images(counts=(48, 24, 12, 8), size=24)
 CHANCE = 1 / DATA.train.profile.n_classes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trained_once():
+    """Let recipes that share a stage 1 share its training, as tables do."""
+    trained, train = {}, pipeline.stage1_steps
+
+    def steps(phases, *data, **options):
+        if (key := repr(phases)) not in trained:
+            trained[key] = yield from train(phases, *data, **options)
+        return deepcopy(trained[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "stage1_steps", steps)
+        yield
 
 
 def gradients_are_where_they_belong(module):

@@ -20,10 +20,10 @@ if TINY not in backbone_names():
     register_backbone(TINY)(tiny)
 
 
-def small_images(counts=(60, 30, 15, 8), n_test=10, seed=0):
+def small_images(counts=(60, 30, 15, 8), n_test=10, seed=0, size=32):
     """Make images whose class is a colour and a stripe, under noise."""
-    train = _images(np.repeat(np.arange(len(counts)), counts), len(counts), seed)
-    test = _images(np.repeat(np.arange(len(counts)), n_test), len(counts), seed + 1)
+    train = _images(np.repeat(np.arange(len(counts)), counts), len(counts), seed, size)
+    test = _images(np.repeat(np.arange(len(counts)), n_test), len(counts), seed + 1, size)
     return DataSet("small", train, test, None, {"made": "for tests", "seed": seed})
 
 
@@ -42,10 +42,10 @@ def six_images(folder=None):
     return ImageSet(labels, classes, files=files)
 
 
-def _images(labels, n_classes, seed):
+def _images(labels, n_classes, seed, size):
     rng = np.random.default_rng(seed)
     colours = np.random.default_rng(7).integers(40, 216, (n_classes, 3, 1, 1))
-    pixels = np.broadcast_to(colours[labels], (len(labels), 3, 32, 32)).copy()
+    pixels = np.broadcast_to(colours[labels], (len(labels), 3, size, size)).copy()
     for pixel, label in zip(pixels, labels, strict=True):
         pixel[:, 4 * label : 4 * label + 4] = 255
     noisy = np.clip(pixels + rng.normal(0, 25, pixels.shape), 0, 255).astype(np.uint8)

@@ -6,17 +6,9 @@ from protail.models.backbones import ExpertResNet, backbone_names, register_back
 from protail.recipes import load_recipe
 from reference.small_images import TINY
 
-_SMALL = {
-    "batch_size": 16,
-    "epochs": 7,
-    "lr": 0.05,
-    "warm_up_epochs": 1,
-    "precision": "float32",
-}
+_SMALL = {"batch_size": 16, "lr": 0.05, "warm_up_epochs": 1, "precision": "float32"}
 # What only some recipes have.
 _SMALLER_OPTIONS = {
-    "representation.loss_options.reweight_from": 4,
-    "representation.method_options.reweight_from": 4,
     "representation.method_options.queue": 64,
     "representation.method_options.projection": 8,
 }
@@ -33,13 +25,15 @@ for _n in (2, 3, 4):
         register_backbone(TINY_EXPERTS.format(_n), experts=_n)(_tiny_experts(_n))
 
 
-def small_recipe(name):
-    """Read a recipe and make its networks and its trainings small."""
+def small_recipe(name, epochs=7):
+    """Read a recipe and make its networks and its trainings small; from 2 epochs on."""
     recipe = load_recipe(name)
-    changes = {}
+    changes, later = {}, {"loss_options.reweight_from", "method_options.reweight_from"}
+    options = _SMALLER_OPTIONS | {f"representation.{key}": (epochs + 1) // 2 for key in later}
     for stage in recipe.phases:
         settings = getattr(recipe, stage)
-        changes |= {f"{stage}.{key}": value for key, value in _SMALL.items()}
+        small = _SMALL | {"epochs": epochs}
+        changes |= {f"{stage}.{key}": value for key, value in small.items()}
         experts = settings.head_options.get("experts")
         changes[f"{stage}.backbone"] = TINY_EXPERTS.format(experts) if experts else TINY
         if not settings.warm_up_epochs:
@@ -51,10 +45,10 @@ def small_recipe(name):
             changes["classifier.epochs"] = 2
             if recipe.classifier.warm_up_epochs:
                 changes["classifier.warm_up_epochs"] = 1
-    for key, value in _SMALLER_OPTIONS.items():
-        stage, options, option = key.split(".")
+    for key, value in options.items():
+        stage, part, option = key.split(".")
         settings = getattr(recipe, stage)
-        if settings is not None and getattr(settings, options).get(option) is not None:
+        if settings is not None and getattr(settings, part).get(option) is not None:
             changes[key] = value
     return recipe.with_overrides(changes)
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -317,7 +318,7 @@ def test_batches_that_a_method_cannot_take_are_refused_before_training():
 
 PACO = replace(small_recipe("paco").representation, batch_size=16)
 
-DATA = small_images(counts=(24, 12, 8, 6), n_test=4)
+DATA = small_images(counts=(24, 12, 8, 6), n_test=4, size=16)
 
 COUNTS = DATA.train.profile.counts
 
@@ -470,23 +471,21 @@ def never_stopped(request, tmp_path_factory):
     return job, run_jobs([job], OPTIONS)
 
 
-@pytest.mark.parametrize("stopped_after", [1, 3, 4, 6])
-def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(
-    never_stopped, tmp_path, stopped_after
-):
+def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(never_stopped, tmp_path):
     straight, records = never_stopped
-    job = replace(straight, folder=tmp_path / "run")
+    job, going_on = replace(straight, folder=tmp_path / "run"), replace(OPTIONS, resume=True)
 
     class StopError(Exception):
         pass
 
-    def stop(progress):
-        if progress.epoch == stopped_after:
+    def stop(after, progress):
+        if progress.epoch == after:
             raise StopError
 
-    with pytest.raises(StopError):
-        run_jobs([job], OPTIONS, stop)
-    assert run_jobs([job], replace(OPTIONS, resume=True)) == records
+    for after in (1, 3, 4, 6):  # in the first phase, between them, in the second, at its end
+        with pytest.raises(StopError):
+            run_jobs([job], going_on, partial(stop, after))
+    assert run_jobs([job], going_on) == records
     expected, got = (Run.open(each.folder).weights() for each in (straight, job))
     assert expected.keys() == got.keys()
     assert all(torch.equal(expected[name], got[name]) for name in expected)

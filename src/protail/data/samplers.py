@@ -6,12 +6,10 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
-from torch.utils.data import Sampler
 
 from protail._registry import Registry
 from protail.data._random import (
@@ -27,12 +25,18 @@ from protail.data._random import (
 from protail.options import Count, checked
 from protail.profile import class_codes
 
+if TYPE_CHECKING:  # a DataLoader takes any iterable for a sampler: torch is not imported here
+    from torch import Tensor
+
+    Labels = ArrayLike | Tensor
+else:
+    Labels = Any
+
 # Draws made at once: few enough to start in a millisecond, enough to hide call overhead.
 _BLOCK = 1 << 13
 # These keep the random streams of a sampler apart.
 _CYCLES, _SHUFFLE, _ROUNDS, _CLASSES, _MIXTURE = range(5)
 
-Labels = ArrayLike | Tensor
 Kind = TypeVar("Kind", bound=Callable[..., "RowSampler"])
 
 
@@ -47,7 +51,7 @@ def whole_number(name: str, value: Any, at_least: int) -> int:
     return number
 
 
-class RowSampler(Sampler[int], ABC):
+class RowSampler(ABC):
     """Say which row comes next.
 
     The stream of rows is a pure function of seed, epoch and position. It does not depend on
@@ -249,13 +253,7 @@ def register_sampler(name: str) -> Callable[[Kind], Kind]:
 
 
 def make_sampler(
-    name: str,
-    labels: Labels,
-    *,
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    **options: Any,
+    name: str, labels: Labels, *, seed: int = 0, rank: int = 0, world_size: int = 1, **options: Any
 ) -> RowSampler:
     """Make a sampler by name.
 
@@ -283,8 +281,7 @@ def make_sampler(
     >>> len(make_sampler("class-balanced", [0, 0, 0, 1], run=4))
     6
     """
-    SAMPLERS.check(name, options)
-    sampler = SAMPLERS.factory(name)
+    sampler = SAMPLERS.taking(name, options)
     return sampler(labels, seed=seed, rank=rank, world_size=world_size, **options)
 
 

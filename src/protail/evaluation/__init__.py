@@ -5,11 +5,5 @@ from protail.evaluation._evaluation import Evaluation
 from protail.evaluation._scores import calibration_error, novelty_auroc
 from protail.evaluation._tables import results_table
 
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Evaluation",
-    "calibration_error",
-    "novelty_auroc",
-    "results_table",
-]
+__all__ = ["Comparison", "Difference", "Evaluation", "calibration_error", "novelty_auroc"]
+__all__ += ["results_table"]

@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from protail.evaluation._checks import (
-    GROUPS,
-    ClassCodes,
-    class_groups,
-    truth_codes,
-    whole_number,
-)
+from protail.evaluation._checks import GROUPS, ClassCodes, class_groups, truth_codes, whole_number
 from protail.evaluation._tables import comparison_table
 
 if TYPE_CHECKING:

@@ -379,47 +379,37 @@ def _check_scores(evaluation: Evaluation, record: Mapping[str, Any]) -> None:
 
 def _check_numbers(evaluation: Evaluation) -> None:
     """Check the fields of a new evaluation and make its arrays read-only."""
-    classes = ClassCodes(evaluation.classes).labels
-    n = classes.size
-    counts, group_of = class_groups(
-        _whole_array(evaluation.counts, "counts", (n,)),
-        n,
-        whole_number(evaluation.many_from, "many_from", least=0),
-        whole_number(evaluation.few_below, "few_below", least=0),
-    )
-    rows = _whole_array(evaluation.class_rows, "class_rows", (n,))
-    right = _whole_array(evaluation.class_right, "class_right", (n,))
-    predicted = _whole_array(evaluation.class_predicted, "class_predicted", (n,))
-    errors = _whole_array(evaluation.errors, "errors", (3, 3))
+    arrays: dict[str, NDArray[Any]] = {"classes": ClassCodes(evaluation.classes).labels}
+    n = arrays["classes"].size
+    for name in (*_CLASS_COLUMNS.values(), "errors"):
+        shape = (3, 3) if name == "errors" else (n,)
+        arrays[name] = _whole_array(getattr(evaluation, name), name, shape)
+    for name in ("many_from", "few_below", "n_unseen"):
+        whole_number(getattr(evaluation, name), name, least=0)
+    many, few = evaluation.many_from, evaluation.few_below
+    _, group_of = class_groups(arrays["counts"], n, many, few)
+    rows, right, predicted = (arrays[f"class_{each}"] for each in ("rows", "right", "predicted"))
     wrong_by_group = np.bincount(group_of, weights=rows - right, minlength=3)
     if (
         rows.sum() == 0
         or (right > np.minimum(rows, predicted)).any()
         or predicted.sum() != rows.sum()
-        or (errors.sum(axis=1) != wrong_by_group).any()
+        or (arrays["errors"].sum(axis=1) != wrong_by_group).any()
     ):
         raise ValueError(
             "class_rows, class_right, class_predicted and errors do not fit together; expected "
             "counts of the same test rows, at least one. Make them with from_predictions."
         )
-    whole_number(evaluation.n_unseen, "n_unseen", least=0)
-    for name in ("calibration_error", "novelty_auroc"):
-        _check_fraction(getattr(evaluation, name), name)
     by_group = evaluation.group_calibration_error
     if not isinstance(by_group, Mapping) or set(by_group) != set(GROUPS):
         raise ValueError(
             f"group_calibration_error={by_group!r}; expected a dict with the keys {GROUPS}."
         )
-    for group, fraction in by_group.items():
-        _check_fraction(fraction, f"group_calibration_error[{group!r}]")
-    arrays = {
-        "classes": classes,
-        "counts": counts,
-        "class_rows": rows,
-        "class_right": right,
-        "class_predicted": predicted,
-        "errors": errors,
-    }
+    given = {name: getattr(evaluation, name) for name in ("calibration_error", "novelty_auroc")}
+    given |= {f"group_calibration_error[{group!r}]": by_group[group] for group in GROUPS}
+    for name, value in given.items():
+        if value is not None and not (_is_number(value) and 0 <= value <= 1):
+            raise ValueError(f"{name}={value!r}; expected a number from 0 to 1, or None.")
     for name, array in arrays.items():
         array.setflags(write=False)
         object.__setattr__(evaluation, name, array)
@@ -436,11 +426,6 @@ def _whole_array(values: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.i
             f"0 or more, of shape {shape}."
         )
     return array.astype(np.int64)
-
-
-def _check_fraction(value: Any, name: str) -> None:
-    if value is not None and not (_is_number(value) and 0 <= value <= 1):
-        raise ValueError(f"{name}={value!r}; expected a number from 0 to 1, or None.")
 
 
 def _is_number(value: Any) -> bool:

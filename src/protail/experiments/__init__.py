@@ -31,46 +31,12 @@ from protail.experiments.run import Run, RunError, describe_surroundings, differ
 from protail.experiments.search import Search, SearchResult, run_search
 from protail.experiments.trials import SearchedKey, SearchTrial, is_alive, read_searched_keys
 
-__all__ = [
-    "CLASSIFIER_BACKBONE",
-    "DRIVERS",
-    "Job",
-    "Options",
-    "Pipeline",
-    "Progress",
-    "Run",
-    "RunError",
-    "Search",
-    "SearchResult",
-    "SearchTrial",
-    "SearchedKey",
-    "Stage",
-    "StepPlan",
-    "check_photos_suffice",
-    "check_test_images",
-    "choose_options",
-    "cost_of",
-    "data_record",
-    "describe_surroundings",
-    "differing_keys",
-    "evaluate_heads",
-    "evaluate_logits",
-    "evaluate_stages",
-    "expectation",
-    "find_device",
-    "held_out_data",
-    "is_alive",
-    "is_done",
-    "is_run",
-    "load_data",
-    "load_recorded",
-    "load_stages",
-    "logits_of_test",
-    "plan_steps",
-    "read_searched_keys",
-    "run_jobs",
-    "run_search",
-    "start_words",
-    "validation_counts",
-    "validation_data",
-]
+__all__ = ["check_photos_suffice", "check_test_images", "expectation", "load_data"]
+__all__ += ["held_out_data", "load_recorded", "start_words", "validation_counts", "validation_data"]
+__all__ += ["Job", "Progress", "data_record", "is_done", "run_jobs"]
+__all__ += ["CLASSIFIER_BACKBONE", "DRIVERS", "Options", "Pipeline", "Stage", "StepPlan"]
+__all__ += ["choose_options", "cost_of", "evaluate_heads", "evaluate_logits", "evaluate_stages"]
+__all__ += ["find_device", "load_stages", "logits_of_test", "plan_steps"]
+__all__ += ["Run", "RunError", "describe_surroundings", "differing_keys", "is_run"]
+__all__ += ["Search", "SearchResult", "run_search"]
+__all__ += ["SearchTrial", "SearchedKey", "is_alive", "read_searched_keys"]

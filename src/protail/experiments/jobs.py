@@ -93,11 +93,7 @@ class Job:
     @property
     def resolved(self) -> dict[str, Any]:
         """Everything the result depends on."""
-        return {
-            "recipe": self.recipe.resolved(),
-            "data": data_record(self.data),
-            "seed": self.seed,
-        }
+        return {"recipe": self.recipe.resolved(), "data": data_record(self.data), "seed": self.seed}
 
     def read(self, resolved: dict[str, Any]) -> dict[str, Any]:
         """Give the ``resolved`` of any version's job as this version would have written it.

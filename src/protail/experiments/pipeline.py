@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from protail._messages import counted, unknown_name
-from protail.data import make_sampler
 from protail.data.augment import AUGMENTS, LOADER_AUGMENTS
 from protail.data.images import DataSet, FeatureData
 from protail.evaluation import Evaluation
-from protail.experiments.checkpoint import (
-    Checkpoint,
-    restore_training_state,
-    training_state,
-)
+from protail.experiments.checkpoint import Checkpoint, restore_training_state, training_state
 from protail.experiments.run import Run, RunError
-from protail.losses import make_loss
 from protail.models.backbones import gflops, gflops_with, make_backbone
 from protail.models.heads import RoutedExpertsHead, make_head
 from protail.recipes import Recipe
@@ -42,12 +36,12 @@ from protail.training import (
     RepresentationSettings,
     RepresentationTraining,
     Steps,
-    Stream,
+    count_steps,
     inferring,
     learn_heads,
     learn_stable_heads,
+    logits_of,
     stage1_steps,
-    stage_steps,
 )
 
 AfterEpoch = Callable[[RepresentationTraining, Epoch], None]
@@ -368,7 +362,7 @@ class Pipeline:
         frozen = FrozenFeatures(method.backbone, self._data, self._options.device)
         # In the precision of the training: a GPU has chosen its kernels for it already.
         test = frozen.of(self._data.test, training.settings.precision)
-        return evaluate_logits(_logits(method.head, test), frozen)
+        return evaluate_logits(logits_of(method.head, test), frozen)
 
 
 def load_stages(run: Run, data: DataSet | FeatureData, device: torch.device) -> dict[str, Stage]:
@@ -487,23 +481,17 @@ def evaluate(stage: Stage) -> Evaluation:
     """Evaluate a head on the test images as they are, without horizontal-flip averaging."""
     test = stage.features.test()
     assert test is not None
-    return evaluate_logits(_logits(stage.head, test), stage.features)
+    return evaluate_logits(logits_of(stage.head, test), stage.features)
 
 
 def logits_of_test(head: nn.Module, features: Features) -> dict[str, Tensor]:
     """Compute a head's logits of the test images, by "plain" and, if there are any, "mirrored"."""
     plain, flipped = features.test(), features.test(flipped=True)
     assert plain is not None
-    logits = {"plain": _logits(head, plain)}
+    logits = {"plain": logits_of(head, plain)}
     if flipped is not None:
-        logits["mirrored"] = (logits["plain"] + _logits(head, flipped)) / 2
+        logits["mirrored"] = (logits["plain"] + logits_of(head, flipped)) / 2
     return logits
-
-
-def _logits(head: nn.Module, features: Tensor) -> Tensor:
-    with inferring(head):
-        logits: Tensor = head(features)
-    return logits.float()
 
 
 def evaluate_logits(logits: Tensor, features: Features) -> Evaluation:
@@ -553,41 +541,31 @@ def plan_steps(recipe: Recipe, data: DataSet | FeatureData) -> StepPlan:
     StepPlan
         Steps of both stages. What does not suit the data is a ValueError that says so.
     """
-    settings = recipe.classifier
-    classifier_steps = 0 if settings is None else _classifier_steps(settings, data)
+    settings, cpu = recipe.classifier, torch.device("cpu")
+    plan = StepPlan()
     if isinstance(data, FeatureData):
-        return StepPlan(classifier_steps=classifier_steps)
-    n_steps, cost, cpu = 0, None, torch.device("cpu")
-    for stage, phase in recipe.phases.items():
-        _check_augment(f"{stage}.augment", phase.augment, data)
-        _check_augment(f"{stage}.second_view", phase.second_view, data)
-        # Built on the CPU: a name that nobody knows is found before a run exists.
-        training = RepresentationTraining(phase, data, seed=0, device=cpu)
-        n_steps += training.n_steps
-    if settings is not None:
-        n_features: Any = training.method.backbone.n_features
-        _check_head(settings, data.train.profile.n_classes, n_features)
-    if not data.train.is_resident:
-        cost = gflops(training.method.backbone, training.image_size)
-    return StepPlan(n_steps, classifier_steps, training.image_size, cost)
-
-
-def _classifier_steps(settings: ClassifierSettings, data: DataSet | FeatureData) -> int:
-    make_loss(settings.loss, data.train.profile.counts, **settings.loss_options)
-    if isinstance(data, FeatureData):
-        given = GivenFeatures(data, torch.device("cpu")).for_stage(settings, 0)
-        _check_head(settings, len(given.counts), given.n_features)
-        return stage_steps(settings, given.n_draws(Stream.of(settings), 0))[1]
-    if settings.epochs or settings.centroids == "augmented":
-        _check_augment("classifier.augment", settings.augment, data)
-    sampler = make_sampler(settings.sampler, data.train.labels, seed=0, **settings.sampler_options)
-    return stage_steps(settings, len(sampler))[1]
-
-
-def _check_head(settings: ClassifierSettings, n_classes: int, n_features: int) -> None:
-    """Raise where the head of stage 2 cannot be made: before stage 1 has taken hours."""
-    with torch.random.fork_rng(devices=[]):
-        make_head(settings.head, n_classes, n_features, **settings.head_options)
+        features: Features = GivenFeatures(data, cpu)
+        if settings is not None:
+            features.for_stage(settings, 0)
+    else:
+        if settings is not None and (settings.epochs or settings.centroids == "augmented"):
+            _check_augment("classifier.augment", settings.augment, data)
+        n_steps, cost = 0, None
+        for stage, phase in recipe.phases.items():
+            _check_augment(f"{stage}.augment", phase.augment, data)
+            _check_augment(f"{stage}.second_view", phase.second_view, data)
+            # Built on the CPU: a name that nobody knows is found before a run exists.
+            training = RepresentationTraining(phase, data, seed=0, device=cpu)
+            n_steps += training.n_steps
+        features = FrozenFeatures(training.method.backbone, data, cpu)
+        if not data.train.is_resident:
+            cost = gflops(training.method.backbone, training.image_size)
+        plan = StepPlan(n_steps, 0, training.image_size, cost)
+    return (
+        plan
+        if settings is None
+        else replace(plan, classifier_steps=count_steps(settings, features))
+    )
 
 
 def _check_augment(key: str, names: Sequence[str], data: DataSet) -> None:

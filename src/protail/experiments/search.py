@@ -297,7 +297,8 @@ class _Work:
                 self._end_well(trial, stage)
                 del stage
             # A training and its driver know each other: only this frees what they hold on a GPU.
-            gc.collect()
+            if self._options.device.type == "cuda":
+                gc.collect()
 
     def _steps(self, trial: Trial) -> Steps[Stage]:
         search = self._search

@@ -74,7 +74,7 @@ def make_loss(name: str, counts: Counts, **options: Any) -> nn.Module:
     >>> make_loss("logit-adjusted", [3, 1], tau=0.5)
     LogitAdjustedLoss(n_classes=2, tau=0.5)
     """
-    return LOSSES.make(name, counts, **options)
+    return LOSSES.taking(name, options)(counts, **options)
 
 
 def loss_names() -> list[str]:

@@ -112,10 +112,7 @@ class WeightedCrossEntropy(nn.Module):
 
     @checked
     def __init__(
-        self,
-        balanced: ArrayLike,
-        reweight_from: Epoch | None = 0,
-        label_smoothing: BelowOne = 0.0,
+        self, balanced: ArrayLike, reweight_from: Epoch | None = 0, label_smoothing: BelowOne = 0.0
     ) -> None:
         super().__init__()
         self.reweight_from = reweight_from

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
 from protail._registry import Registry
 from protail.losses import begin_epoch
 from protail.ops import in_full
-from protail.options import OneOf, checked
+from protail.options import OneOf
 from protail.profile import Counts
 
 
@@ -48,15 +48,14 @@ METHODS: Registry[Method] = Registry(
 Kind = TypeVar("Kind", bound="Callable[..., Method]")
 
 
-@checked
 def register_method(
     name: str,
     *,
-    views: Annotated[int, OneOf((1, 2))] = 1,
+    views: int = 1,
     heads: Sequence[str] = (),
     losses: Sequence[str] = (),
-    mixes: Annotated[bool | str, OneOf((True, False, "always"))] | None = None,
-    pretrained: Annotated[bool | str, OneOf((True, False, "teacher"))] = False,
+    mixes: bool | str | None = None,
+    pretrained: bool | str = False,
     plain_loss: bool = False,
 ) -> Callable[[Kind], Kind]:
     """Give a method a name that `make_method` and recipes know.
@@ -99,12 +98,16 @@ def register_method(
     >>> type(make_method("halved", *parts, [3, 1])).__name__
     'Halved'
     """
+    mixes = views == 1 if mixes is None else mixes
+    OneOf((1, 2)).check("views", views)
+    OneOf((True, False, "always")).check("mixes", mixes)
+    OneOf((True, False, "teacher")).check("pretrained", pretrained)
     return METHODS.register(
         name,
         views=views,
         heads=tuple(heads),
         losses=tuple(losses),
-        mixes=views == 1 if mixes is None else mixes,
+        mixes=mixes,
         pretrained=pretrained,
         plain_loss=plain_loss,
     )
@@ -249,12 +252,7 @@ class Method(nn.Module):
 
 
 def make_method(
-    name: str,
-    backbone: nn.Module,
-    head: nn.Module,
-    loss: nn.Module,
-    counts: Counts,
-    **options: Any,
+    name: str, backbone: nn.Module, head: nn.Module, loss: nn.Module, counts: Counts, **options: Any
 ) -> Method:
     """Make a method by name.
 
@@ -282,7 +280,7 @@ def make_method(
     >>> type(make_method("standard", *parts, [3, 1]).head).__name__
     'Linear'
     """
-    method = METHODS.make(name, backbone, head, loss, counts, **options)
+    method = METHODS.taking(name, options)(backbone, head, loss, counts, **options)
     for part, place in (("features", "backbone"), ("logits", "head")):
         if getattr(type(method), part) is not getattr(Method, part):
             raise ValueError(

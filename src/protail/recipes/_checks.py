@@ -83,9 +83,10 @@ def _check_backbone(settings: RepresentationSettings, place: Place) -> None:
     """Raise unless there is such a backbone, with as many experts as the head is for."""
     name, experts = settings.backbone, settings.head_options.get("experts")
     try:
-        check_backbone_name(name)
-        ours = name in BACKBONES.names()
-        check_experts(settings, BACKBONES.needs(name)["experts"] if ours else None, experts)
+        if not (ours := name in BACKBONES.names()):
+            check_backbone_name(name)
+        if experts is not None:
+            check_experts(settings, BACKBONES.needs(name)["experts"] if ours else None, experts)
     except ValueError as error:
         raise place.error(f"{place.key}: {error}") from None
 

@@ -20,6 +20,7 @@ STAGES: dict[str, type[Settings]] = {
     "classifier": ClassifierSettings,
 }
 _OPTIONS = "_options"
+_CHECKED = "_checked"
 
 # Settings that came after recipes had been hashed, with the value that changes nothing.
 _LATER: list[tuple[str, Any]] = [("partners", "batch")]
@@ -72,7 +73,8 @@ class Recipe:
         _check_words({key: getattr(self, key) for key in ("name", *WORDS)}, place)
         for stage in STAGES:
             settings = getattr(self, stage)
-            if settings is not None:
+            # What `read_stage` has made is checked: recipes are made of it again and again.
+            if settings is not None and _CHECKED not in vars(settings):
                 checked = read_stage(stage, stage_table(settings), place.at(stage), settings)
                 object.__setattr__(self, stage, checked)
         if not self.stages:
@@ -256,6 +258,7 @@ def read_stage(
         values[part + _OPTIONS] = _complete(part, values[part], options, place)
     settings = kind(**values)
     check_settings(settings, place)
+    vars(settings)[_CHECKED] = True
     return settings
 
 
@@ -311,7 +314,7 @@ def _complete(part: str, name: str, options: Mapping[str, Any], place: Place) ->
     """Check the options of a part of a stage, and spell out its defaults."""
     registry = PARTS[part]
     try:
-        registry.check(name, options)
+        registry.taking(name, options)
     except ValueError as error:
         raise place.error(f"{place.key}.{part}_options: {error}") from None
     complete = {

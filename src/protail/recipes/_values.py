@@ -142,19 +142,18 @@ class _MisfitError(Exception):
 
 def conform(value: Any, option: Option, place: Place) -> Any:
     """Give a value in the type and the range of an option: 4 as 4.0, a list as a tuple."""
-    allowed = option.allowed
-    names = list(allowed.names) if isinstance(allowed, OneOf) else _names(option.hint)
-    if names and option.may_be_none:
-        names.append(NONE)
+    allowed, expected = option.allowed, None
     try:
         fitted = _fit(value, option.hint)
+        if fitted is None or allowed is None or fitted in allowed:
+            return fitted
+        expected = allowed
     except _MisfitError:
-        if names and isinstance(value, str):
-            raise place.unknown(value, names) from None
-        raise place.unexpected(value, _describe(option.hint)) from None
-    if fitted is None or allowed is None or fitted in allowed:
-        return fitted
-    raise place.unknown(fitted, names) if names else place.unexpected(fitted, allowed)
+        fitted = value
+    names = list(allowed.names) if isinstance(allowed, OneOf) else _names(option.hint)
+    if names and (expected or isinstance(fitted, str)):
+        raise place.unknown(fitted, [*names, NONE] if option.may_be_none else names)
+    raise place.unexpected(fitted, expected or _describe(option.hint))
 
 
 def _fit(value: Any, hint: Any) -> Any:

@@ -9,6 +9,7 @@ from protail.training.features import (
     LastStream,
     Stream,
     inferring,
+    logits_of,
     stage_steps,
     weights_hash,
 )
@@ -41,55 +42,16 @@ from protail.training.settings import (
     RepresentationSettings,
     check_experts,
 )
-from protail.training.stage1 import (
-    RepresentationTraining,
-    build_method,
-    stage1_steps,
-)
-from protail.training.stage2 import learn_heads, learn_stable_heads
+from protail.training.stage1 import RepresentationTraining, build_method, stage1_steps
+from protail.training.stage2 import count_steps, learn_heads, learn_stable_heads
 
-__all__ = [
-    "CapturedDriver",
-    "ClassifierSettings",
-    "DivergenceError",
-    "Epoch",
-    "FeatureCache",
-    "Features",
-    "FrozenFeatures",
-    "GivenFeatures",
-    "History",
-    "LastStream",
-    "MaxNorm",
-    "MovingAverage",
-    "PlainDriver",
-    "Precision",
-    "RepresentationSettings",
-    "RepresentationTraining",
-    "ResidentLoader",
-    "RowBatch",
-    "SharpnessAware",
-    "Steps",
-    "Stream",
-    "Watcher",
-    "build_method",
-    "check_experts",
-    "constant",
-    "cosine",
-    "diverged",
-    "inferring",
-    "interleave",
-    "launch_fabric",
-    "learn_heads",
-    "learn_stable_heads",
-    "leave_group_at_end",
-    "make_streams",
-    "progress_bar",
-    "stage1_steps",
-    "stage_steps",
-    "steps",
-    "threads_for",
-    "train",
-    "training_steps",
-    "warm_up",
-    "weights_hash",
-]
+__all__ = ["ResidentLoader", "RowBatch"]
+__all__ += ["FeatureCache", "Features", "FrozenFeatures", "GivenFeatures", "LastStream", "Stream"]
+__all__ += ["inferring", "logits_of", "stage_steps", "weights_hash"]
+__all__ += ["CapturedDriver", "DivergenceError", "Epoch", "History", "PlainDriver", "Steps"]
+__all__ += ["Watcher", "constant", "cosine", "diverged", "interleave", "launch_fabric"]
+__all__ += ["leave_group_at_end", "make_streams", "progress_bar", "steps", "threads_for", "train"]
+__all__ += ["MaxNorm", "MovingAverage", "SharpnessAware", "training_steps", "warm_up"]
+__all__ += ["ClassifierSettings", "Precision", "RepresentationSettings", "check_experts"]
+__all__ += ["RepresentationTraining", "build_method", "stage1_steps"]
+__all__ += ["count_steps", "learn_heads", "learn_stable_heads"]

@@ -52,6 +52,21 @@ def inferring(module: nn.Module) -> Iterator[None]:
         module.train(was_training)
 
 
+def logits_of(head: nn.Module, features: Tensor) -> Tensor:
+    """Give the logits of a head, in eval mode and without gradients, in float32.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.training import logits_of
+    >>> logits_of(torch.nn.Linear(3, 2), torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+    with inferring(head):
+        logits: Tensor = head(features)
+    return logits.float()
+
+
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """Make the context in which a network computes in the given precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
@@ -63,9 +78,7 @@ def for_network(images: Tensor) -> Tensor:
 
 
 def collect(
-    compute: Callable[[Tensor], Tensor],
-    batches: Iterable[Tensor],
-    precision: Precision = "float32",
+    compute: Callable[[Tensor], Tensor], batches: Iterable[Tensor], precision: Precision = "float32"
 ) -> Tensor:
     """Compute rows of numbers for batches of images; put them together, in float32.
 
@@ -499,9 +512,9 @@ class GivenFeatures:
 
     def __init__(self, data: FeatureData, device: torch.device) -> None:
         self.device = device
-        self.counts: NDArray[np.int64] = data.train.profile.counts
+        self.counts = np.bincount(data.train.labels, minlength=len(data.classes))
         self.group_counts = self.counts
-        self.n_features = data.n_features
+        self.n_features = data.train.rows.shape[1]
         self.test_labels: NDArray[np.int64] = data.test.labels
         self._data = data
 
@@ -542,7 +555,7 @@ class GivenFeatures:
     def n_draws(self, stream: Stream, seed: int) -> int:
         """Say how many rows an epoch of a stream has."""
         if self._data.stream is not None:
-            return len(self._data.stream)
+            return len(self._data.stream.labels)
         return len(stream.make_sampler(self._data.train.labels, seed))
 
     def _labelled(self, part: FeatureSet) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torch import Tensor, distributed, nn
 
 from protail._messages import not_installed, unknown_name
 from protail._stopping import check_stop, in_steps
-from protail.options import BelowOne, checked
+from protail.options import Range
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -158,8 +158,7 @@ def steps(drops: Sequence[tuple[float, float]]) -> Schedule:
     return lambda done: factors[bisect.bisect_right(places, done)]
 
 
-@checked
-def warm_up(schedule: Schedule, part: BelowOne) -> Schedule:
+def warm_up(schedule: Schedule, part: float) -> Schedule:
     """Let the learning rate rise along a line over the first part of a training.
 
     Parameters
@@ -181,6 +180,7 @@ def warm_up(schedule: Schedule, part: BelowOne) -> Schedule:
     >>> schedule(0.0), schedule(0.05), schedule(0.5)
     (0.0, 0.5, 1.0)
     """
+    Range(high=1).check("part", part)
     if part == 0:
         return schedule
     return lambda done: min(1.0, done / part) * schedule(done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from protail.options import BelowOne, Count, Epoch, NonNegative, Positive
@@ -170,7 +171,7 @@ class ClassifierSettings:
     drops: tuple[tuple[float, float], ...] = ()
     warm_up_epochs: NonNegative = 0.0
     sampler: str = "class-balanced"
-    sampler_options: dict[str, Any] = field(default_factory=lambda: {"run": 4})
+    sampler_options: dict[str, Any] = field(default_factory=partial(dict, run=4))
     augment: tuple[str, ...] = ("crop", "flip", "autoaugment", "cutout")
     precision: Precision = "bfloat16"
     batch_norm: Literal["eval", "published"] = "eval"

@@ -237,6 +237,7 @@ class RepresentationTraining:
             mean = self._fabric and partial(self._fabric.all_reduce, reduce_op="mean")
             with autocast(self.device, self.settings.precision):
                 self.average.recompute_batch_norms(batches, self.evaluated, mean)
+        del self._driver  # they know each other: kept, both would wait to be collected
         return self.evaluated
 
     def _diverged(self, what: str) -> DivergenceError:
@@ -354,9 +355,9 @@ def stage1_steps(
             del tell
         epochs_before += settings.epochs
         steps_before += training.n_steps
-        # A training and its driver know each other: only this frees what they hold on a GPU.
         del training
-        gc.collect()
+        if options["device"].type == "cuda":
+            gc.collect()  # what it held there is wanted now
     assert method is not None
     return method
 

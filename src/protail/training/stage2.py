@@ -110,15 +110,38 @@ def learn_stable_heads(
     return {name: learned[name] for name in settings if name in learned}
 
 
+def count_steps(settings: ClassifierSettings, frozen: Features) -> int:
+    """Count the steps of stage 2; raise where it cannot be learned, before stage 1 takes hours.
+
+    Parameters
+    ----------
+    settings : ClassifierSettings
+        What it depends on.
+    frozen : FrozenFeatures or GivenFeatures
+        What it is to learn from.
+
+    Returns
+    -------
+    int
+        The steps.
+    """
+    make_loss(settings.loss, frozen.counts, **settings.loss_options)
+    _make_head(settings, frozen, 0)
+    return stage_steps(settings, frozen.n_draws(Stream.of(settings), 0))[1]
+
+
+def _make_head(settings: ClassifierSettings, frozen: Features, seed: int) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # a GPU's is that of captured steps
+        size = len(frozen.counts), frozen.n_features
+        return make_head(settings.head, *size, **settings.head_options).to(frozen.device)
+
+
 def _start(
     settings: ClassifierSettings, frozen: Features, seed: int, first_head: nn.Module | None
 ) -> nn.Module:
     n_classes = len(frozen.counts)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # a GPU's is that of captured steps
-        head: Any = make_head(
-            settings.head, n_classes, frozen.n_features, **settings.head_options
-        ).to(frozen.device)
+    head = _make_head(settings, frozen, seed)
     if settings.start == "representation":
         if first_head is None:
             raise ValueError(

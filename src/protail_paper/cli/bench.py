@@ -43,8 +43,7 @@ What = Annotated[
     ),
 ]
 Folder = Annotated[
-    Path,
-    typer.Option("--results", metavar="DIR", help="Where results and their page are kept."),
+    Path, typer.Option("--results", metavar="DIR", help="Where results and their page are kept.")
 ]
 Backbones = Annotated[
     list[str] | None,

@@ -3,12 +3,4 @@
 from protail_paper.figures._cost import CostPoint, cost_figure
 from protail_paper.figures._paper import figure1, figure2, figure3, figure4, write_picture
 
-__all__ = [
-    "CostPoint",
-    "cost_figure",
-    "figure1",
-    "figure2",
-    "figure3",
-    "figure4",
-    "write_picture",
-]
+__all__ = ["CostPoint", "cost_figure", "figure1", "figure2", "figure3", "figure4", "write_picture"]

@@ -18,20 +18,6 @@ from protail.data.augment.on_device import (
     uniforms,
 )
 
-__all__ = [
-    "AUGMENTS",
-    "CIFAR_MEAN",
-    "CIFAR_STD",
-    "IMAGENET_MEAN",
-    "IMAGENET_STD",
-    "LOADER_AUGMENTS",
-    "Augment",
-    "InputSpec",
-    "LoaderTransform",
-    "Mixed",
-    "make_augment",
-    "make_loader_transform",
-    "mix",
-    "mix_weights",
-    "uniforms",
-]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "LOADER_AUGMENTS", "InputSpec", "LoaderTransform"]
+__all__ += ["Mixed", "make_loader_transform", "mix", "mix_weights"]
+__all__ += ["AUGMENTS", "CIFAR_MEAN", "CIFAR_STD", "Augment", "make_augment", "uniforms"]

@@ -138,7 +138,7 @@ def load_dataset(
             known, root = "features", known
     if not download and "download" in DATA_SETS.options(known):
         options["download"] = False
-    return DATA_SETS.make(known, root, **options)
+    return DATA_SETS.taking(known, options)(root, **options)
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:

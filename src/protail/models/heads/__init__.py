@@ -14,22 +14,7 @@ from protail.models.heads.post_hoc_adjusted import PostHocAdjustedHead
 from protail.models.heads.prototype import PrototypeHead, class_means
 from protail.models.heads.registry import HEADS, head_names, make_head, register_head
 
-__all__ = [
-    "HEADS",
-    "AlignedHead",
-    "CosineHead",
-    "ExpertPrototypeHead",
-    "ExpertsHead",
-    "HeadPerExpert",
-    "LinearHead",
-    "PostHocAdjustedHead",
-    "PrototypeHead",
-    "RoutedExpertsHead",
-    "Routing",
-    "ScaledHead",
-    "TauNormalizedHead",
-    "class_means",
-    "head_names",
-    "make_head",
-    "register_head",
-]
+__all__ = ["CosineHead", "ExpertPrototypeHead"]
+__all__ += ["ExpertsHead", "HeadPerExpert", "RoutedExpertsHead", "Routing"]
+__all__ += ["AlignedHead", "LinearHead", "PostHocAdjustedHead", "ScaledHead", "TauNormalizedHead"]
+__all__ += ["HEADS", "PrototypeHead", "class_means", "head_names", "make_head", "register_head"]

@@ -61,11 +61,7 @@ def register_head(
     3
     """
     return HEADS.register(
-        name,
-        builds_on=tuple(builds_on),
-        losses=tuple(losses),
-        learns=learns,
-        has_weight=has_weight,
+        name, builds_on=tuple(builds_on), losses=tuple(losses), learns=learns, has_weight=has_weight
     )
 
 
@@ -95,7 +91,7 @@ def make_head(name: str, n_classes: int, n_features: int, **options: Any) -> nn.
     >>> make_head("prototype", 3, 2, distance="cosine")
     PrototypeHead(3, 2, distance='cosine', temperature=None, normalize=None)
     """
-    head = HEADS.make(name, n_classes, n_features, **options)
+    head = HEADS.taking(name, options)(n_classes, n_features, **options)
     # A distance is made again by its name, if it has one, and its tensors are the head's.
     named = {
         key: each.name if isinstance(each, Distance) else each for key, each in options.items()
