@@ -1,6 +1,7 @@
 """The training loop, what drives it and what paces it; stage 1 and stage 2."""
 
 from protail.training.batches import ResidentLoader, RowBatch
+from protail.training.embedding import Embedded, embed_photos, photo_features
 from protail.training.features import (
     FeatureCache,
     Features,
@@ -52,6 +53,7 @@ __all__ = [
     "CapturedDriver",
     "ClassifierSettings",
     "DivergenceError",
+    "Embedded",
     "Epoch",
     "FeatureCache",
     "Features",
@@ -76,6 +78,7 @@ __all__ = [
     "constant",
     "cosine",
     "diverged",
+    "embed_photos",
     "inferring",
     "interleave",
     "launch_fabric",
@@ -83,6 +86,7 @@ __all__ = [
     "learn_stable_heads",
     "leave_group_at_end",
     "make_streams",
+    "photo_features",
     "progress_bar",
     "stage1_steps",
     "stage_steps",
