@@ -18,6 +18,7 @@ _GROUP = "protail.commands"
 _MODULES = {
     **{name: name for name in ("fit", "predict", "evaluate", "compare")},
     "add-class": "add_class",
+    "embed": "embed",
     **{name: name for name in ("doctor", "train", "search", "weights", "recipes", "data")},
 }
 

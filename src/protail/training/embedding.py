@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from protail._files import new_file
-from protail._messages import counted
 from protail._stopping import check_stop
 from protail.data.augment import InputSpec, LoaderTransform, make_loader_transform
 from protail.data.images import DataSetError, content_digests, read_image
@@ -54,8 +53,8 @@ class Embedded:
         NaN where a photo cannot be read.
     problems : dict of int to str
         Why, by the number of the photo.
-    duplicate_of : ndarray of int64, shape (n_photos,)
-        The first photo with the same content; itself where none came before.
+    digests : tuple of bytes or None
+        The same for photos of the same content; None where there is no file to read.
     n_computed : int
         Photos that were computed; the others had been kept, or are copies.
 
@@ -63,13 +62,13 @@ class Embedded:
     --------
     >>> import numpy as np
     >>> from protail.training import Embedded
-    >>> Embedded(np.zeros((1, 2), np.float32), {}, np.array([0]), 1).readable
+    >>> Embedded(np.zeros((1, 2), np.float32), {}, (b"a",), 1).readable
     array([ True])
     """
 
     rows: Rows
     problems: dict[int, str]
-    duplicate_of: NDArray[np.int64]
+    digests: tuple[bytes | None, ...]
     n_computed: int
 
     @property
@@ -78,6 +77,11 @@ class Embedded:
         readable = np.ones(len(self.rows), dtype=np.bool_)
         readable[list(self.problems)] = False
         return readable
+
+    @property
+    def duplicate_of(self) -> NDArray[np.int64]:
+        """The first photo with the same content; itself where none came before."""
+        return _first_of_each(self.digests)
 
 
 def embed_photos(
@@ -128,12 +132,8 @@ def embed_photos(
     paths = [Path(photo) for photo in photos]
     device = torch.device(device)
     backbone = backbone.to(device)
-    digests = content_digests(paths)
-    first: dict[bytes, int] = {}
-    duplicate_of = np.array(
-        [i if key is None else first.setdefault(key, i) for i, key in enumerate(digests)],
-        dtype=np.int64,
-    )
+    digests = tuple(content_digests(paths))
+    duplicate_of = _first_of_each(digests)
     kept = _Cache(cache, backbone, inputs, views)
     rows = np.full((len(paths), int(backbone.n_features)), np.nan, np.float32)  # type: ignore[arg-type]
     todo = []
@@ -157,7 +157,7 @@ def embed_photos(
     rows[copies] = rows[duplicate_of[copies]]
     same = {int(i): int(duplicate_of[i]) for i in copies}
     problems |= {i: problems[other] for i, other in same.items() if other in problems}
-    return Embedded(rows, dict(sorted(problems.items())), duplicate_of, len(todo))
+    return Embedded(rows, dict(sorted(problems.items())), digests, len(todo))
 
 
 def photo_features(
@@ -304,16 +304,7 @@ class _Cache:
             self.found |= {digest.tobytes(): row for digest, row in zip(digests, rows, strict=True)}
 
 
-def in_words(embedded: Embedded) -> str:
-    """Say how many photos were computed and how many had been kept.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from protail.training.embedding import Embedded, in_words
-    >>> in_words(Embedded(np.zeros((3, 2), np.float32), {}, np.arange(3), 1))
-    '1 photo computed, 2 known'
-    """
-    n = len(embedded.rows)
-    known = f", {n - embedded.n_computed:,} known" if n > embedded.n_computed else ""
-    return counted(embedded.n_computed, "photo") + f" computed{known}"
+def _first_of_each(digests: Sequence[bytes | None]) -> NDArray[np.int64]:
+    first: dict[bytes, int] = {}
+    found = [i if key is None else first.setdefault(key, i) for i, key in enumerate(digests)]
+    return np.array(found, dtype=np.int64)
