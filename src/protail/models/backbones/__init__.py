@@ -6,7 +6,12 @@ by its name, every model of timm too.
 
 from protail.models.backbones.cost import check_images, gflops, gflops_with
 from protail.models.backbones.installed import installed_weights
-from protail.models.backbones.pretrained import RECOMMENDED, Recommended, pretrained_backbone
+from protail.models.backbones.pretrained import (
+    RECOMMENDED,
+    Recommended,
+    pretrained_backbone,
+    recommended_backbone,
+)
 from protail.models.backbones.registry import (
     BACKBONES,
     backbone_names,
@@ -50,6 +55,7 @@ __all__ = [
     "load_weights",
     "make_backbone",
     "pretrained_backbone",
+    "recommended_backbone",
     "register_backbone",
     "resnet32",
     "resnet34_cifar",

@@ -91,13 +91,30 @@ def pretrained_backbone(
     """
     name = os.fspath(name)
     if name == "auto":
-        names = [each.name for each in RECOMMENDED]
-        name = next((each for each in names if weights or installed_weights(each)), names[0])
+        name = recommended_backbone() if weights is None else _model_of(Path(weights))
     elif weights is None and _is_path(name):
         name, weights = _model_of(Path(name)), _file_of(Path(name))
     if weights is None:
         return make_backbone(name, pretrained=True)
     return make_backbone(name, weights=_file_of(Path(weights)))
+
+
+def recommended_backbone() -> str:
+    """Name the first of `RECOMMENDED` for which weights are installed, else the first of all.
+
+    Returns
+    -------
+    str
+        For `make_backbone`.
+
+    Examples
+    --------
+    >>> from protail.models.backbones import recommended_backbone
+    >>> recommended_backbone()
+    'tf_efficientnet_lite0'
+    """
+    names = [each.name for each in RECOMMENDED]
+    return next((name for name in names if installed_weights(name)), names[0])
 
 
 def _is_path(name: str) -> bool:
