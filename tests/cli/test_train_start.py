@@ -86,7 +86,7 @@ def test_what_it_advises_is_a_recipe_that_starts_from_weights(recipe, backbone, 
     changed = dict(option.split("=") for option in options if option != "--set")
     changed = {key: value == "true" or value for key, value in changed.items()}
     start, *others = start_words(phases(recipe, **changed))
-    assert start == " from the weights of timm"
+    assert start == " from pretrained weights"
     assert not any(others)
 
 

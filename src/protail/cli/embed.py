@@ -49,8 +49,9 @@ def embed(
     same command goes on where it was.
     """
     check_there(photos, expected="a folder of photos")
-    from protail._files import check_free
+    from protail._files import check_free, new_file
     from protail.data.images import find_photos, photo_parts
+    from protail.training import forget
 
     writer = _writer(output)
     check_free(output, overwrite=overwrite)
@@ -70,10 +71,10 @@ def embed(
     bad = tell_unreadable(voice, paths, embedded)
     kept = np.flatnonzero(embedded.readable)
     names = [found.images.files[i] for i in kept] if found.images.files else []
-    from protail._files import new_file
-
     with new_file(output, overwrite=overwrite) as temporary:
         writer(temporary, embedded.rows[kept], found.names[kept], np.array(names))
+    if cache is None:
+        forget(folder)  # the file holds all of it now
     rows = counted(len(kept), "row")
     voice.say(f"{output}: {rows} of {counted(embedded.rows.shape[1], 'number')}")
     voice.finish(
@@ -83,7 +84,7 @@ def embed(
             "width": embedded.rows.shape[1],
             "classes": len(found.images.classes),
             "unreadable": bad,
-            "features": str(folder),
+            "features": None if cache is None else str(folder),
             "seconds": round(time.perf_counter() - begin, 3),
         }
     )

@@ -62,6 +62,8 @@ def fit_photos(
     train = find_photos(learned_from)
     check_two_classes(train)
     tests = None if test is None else find_photos(test)
+    if tests is not None:
+        _check_same_classes(train, tests)
     cache = features_folder(options, output)
     tell_photos(voice, train, tests)
     embedder = open_backbone(options, settings["device"], voice)
@@ -111,6 +113,15 @@ def check_two_classes(found: FoundPhotos) -> None:
         raise ValueError(
             f"{found.place}: it holds photos of one class, {found.images.classes[0]!r}; expected "
             "two or more to tell apart, each in its own folder. Add photos of another class."
+        )
+
+
+def _check_same_classes(train: FoundPhotos, test: FoundPhotos) -> None:
+    """Raise where no test photo is of a class that is learned; some of others show novelty."""
+    if not set(train.images.classes) & set(test.images.classes):
+        raise ValueError(
+            f"{test.place}: no photo is of a class that is learned (first: "
+            f"{test.images.classes[0]!r}); expected the same names. Rename the folders."
         )
 
 
@@ -320,11 +331,6 @@ def _fit_and_test(
     evaluated_on = f"{counted(len(test.labels), 'test photo')}"
     voice.say(f"Plan: learn from {counted(len(data.labels), 'photo')}, evaluate on {evaluated_on}.")
     seconds = timed(lambda: classifier.fit(data.rows, data.labels))
-    if not np.isin(test.labels, classifier.classes_).any():
-        raise ValueError(
-            f"no test photo is of a class that was learned (first: {test.labels[0]!r}); expected "
-            "the same names of classes. Rename the folders."
-        )
     evaluation = evaluate_examples(model, test, classifier.class_counts_)
     fitted = Fitted(model, evaluation, evaluated_on, classifier, data.examples, test)
     return compared(fitted, seconds) if compare else fitted

@@ -250,7 +250,7 @@ def start_words(phases: Phases) -> list[str]:
         if settings.weights is not None:
             words.append(f" from {settings.weights}")
         elif settings.pretrained:
-            words.append(" from the weights of timm")
+            words.append(" from pretrained weights")
         else:
             words.append("" if number else " from scratch")
     return words

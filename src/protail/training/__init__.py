@@ -1,7 +1,7 @@
 """The training loop, what drives it and what paces it; stage 1 and stage 2."""
 
 from protail.training.batches import ResidentLoader, RowBatch
-from protail.training.embedding import Embedded, embed_photos, photo_features
+from protail.training.embedding import Embedded, embed_photos, forget, photo_features
 from protail.training.features import (
     FeatureCache,
     Features,
@@ -79,6 +79,7 @@ __all__ = [
     "cosine",
     "diverged",
     "embed_photos",
+    "forget",
     "inferring",
     "interleave",
     "launch_fabric",

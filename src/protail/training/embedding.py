@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ _FEW = 48
 # What a kill may cost.
 _SECONDS_UNSAVED = 5.0
 _VERSION = 1
+_PIECES = f"{'[0-9a-f]' * 16}-{'[0-9a-f]' * 16}.safetensors"
 _AUGMENTS = ("resized-crop", "flip")
 
 
@@ -158,6 +160,21 @@ def embed_photos(
     same = {int(i): int(duplicate_of[i]) for i in copies}
     problems |= {i: problems[other] for i, other in same.items() if other in problems}
     return Embedded(rows, dict(sorted(problems.items())), digests, len(todo))
+
+
+def forget(cache: Path) -> None:
+    """Remove what `embed_photos` has kept, and the folder where nothing else is in it.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from protail.training import forget
+    >>> forget(Path("no-such-folder"))
+    """
+    for file in cache.glob(_PIECES):
+        file.unlink(missing_ok=True)
+    with suppress(OSError):
+        cache.rmdir()
 
 
 def photo_features(
