@@ -178,7 +178,7 @@ def fine_tuning(recipe: Any) -> dict[str, Any]:
     >>> from protail.cli.train import fine_tuning
     >>> from protail.recipes import load_recipe
     >>> fine_tuning(load_recipe("pc-la"))["classifier.augment"]
-    ['resized-crop', 'flip']
+    ['resized-crop', 'flip', 'autoaugment-imagenet']
     """
     from protail.data.augment import LOADER_AUGMENTS
     from protail.models.backbones import BACKBONES, recommended_backbone
