@@ -30,12 +30,14 @@ from protail._stopping import check_stop
 from protail.data.augment import InputSpec, LoaderTransform, make_loader_transform
 from protail.data.images import DataSetError, content_digests, read_image
 from protail.training.batches import FileLoader, leave_ctrl_c_to_the_loader
-from protail.training.features import for_network, inferring, weights_hash
+from protail.training.features import inferring, weights_hash
 
 Rows = NDArray[np.float32]
 Progress = Callable[[int], None]
 
-_BATCH = 64
+# On a CPU few photos at a time, with their channels side by side, stay in its caches: three times the
+# speed of 64 that are not, for an EfficientNet.
+_BATCH = {"cpu": 16, "cuda": 128}
 # Fewer photos are read before workers have started.
 _FEW = 48
 # What a kill may cost.
@@ -209,7 +211,7 @@ def photo_features(
     transform = make_loader_transform(_AUGMENTS if views else (), inputs)
     loader: DataLoader[Any] = DataLoader(
         _Photos(photos, transform, views),
-        batch_size=_BATCH,
+        batch_size=_BATCH.get(device.type, 64),
         num_workers=0 if len(photos) < _FEW else FileLoader.workers,
         collate_fn=_together,
         pin_memory=device.type == "cuda",
@@ -222,7 +224,8 @@ def photo_features(
             n = len(readable) + len(problems)
             rows = np.full((n, int(backbone.n_features)), np.nan, np.float32)  # type: ignore[arg-type]
             if readable:
-                there = for_network(images.flatten(0, 1).to(device, non_blocking=True))
+                there = images.flatten(0, 1).to(device, non_blocking=True)
+                there = there.contiguous(memory_format=torch.channels_last)
                 found = backbone(there).float().view(len(readable), views + 1, -1).mean(1)
                 rows[readable] = found.cpu().numpy()
             yield start, rows, {start + i: words for i, words in problems.items()}
