@@ -159,7 +159,7 @@ def fit_and_hold_out(
     if compare:
         fitted = compared(fitted, seconds)
     classifier.fit(data.rows, data.labels)
-    if classifier.choices_["memorised"]:
+    if classifier.choices_["memorised"] and classifier.memorised == "auto":
         easy = classifier.choices_["leave_one_out_accuracy"]
         voice.say(
             f"Note: {easy:.1%} of the rows lie nearest to the mean of the others of their class. "

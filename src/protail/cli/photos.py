@@ -68,6 +68,8 @@ def fit_photos(
     tell_photos(voice, train, tests)
     embedder = open_backbone(options, settings["device"], voice)
     parts = [train.images.paths] + ([] if tests is None else [tests.images.paths])
+    if not embedder.is_ours:
+        settings = {**settings, "memorised": False}
     embedded = embed(voice, embedder, parts, [options.augment, 0], cache)
     data = _training_rows(train, embedded[0], voice)
     if tests is None:
@@ -162,11 +164,14 @@ class Embedder:
         What it wants.
     device : torch.device
         Where it computes.
+    is_ours : bool
+        Whether protail trained it, which may have been on these very photos.
     """
 
     backbone: Any
     inputs: InputSpec
     device: torch.device
+    is_ours: bool = False
 
 
 def open_backbone(options: PhotoOptions, device: str, voice: Voice) -> Embedder:
@@ -192,7 +197,7 @@ def open_backbone(options: PhotoOptions, device: str, voice: Voice) -> Embedder:
                 f"{place} takes feature rows and has no backbone; expected a network that takes "
                 "photos. Name another one with --backbone."
             )
-        found = Embedder(loaded.backbone, loaded.inputs, chosen)
+        found = Embedder(loaded.backbone, loaded.inputs, chosen, is_ours=True)
     else:
         backbone: Any = pretrained_backbone(options.backbone, options.weights).to(chosen)
         found = Embedder(backbone, getattr(backbone, "input_spec", None) or InputSpec(), chosen)
