@@ -230,8 +230,7 @@ def _what_it_is(folder: Path) -> tuple[str, str] | None:
     if _holds_images(folder):
         return (
             "a folder of images",
-            f"Train on it: protail train RECIPE --dataset {folder} ... Or compute features of the "
-            "images with a backbone of yours, for protail fit.",
+            f"Make a model of it: protail fit {folder} -o MODEL.",
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Features of photos by a backbone: read by workers, kept on the disk, gone on with after a stop.
+"""Features of photos by a backbone: computed on all cores, kept on the disk, resumable.
 
 What is computed is kept by the content of a photo, in files of a cache folder: the same photo in
 another place or under another name is not computed again, and a computation that was stopped goes
@@ -12,9 +12,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,13 @@ from protail.training.features import inferring, weights_hash
 Rows = NDArray[np.float32]
 Progress = Callable[[int], None]
 
+Read = tuple[Tensor, list[int], dict[int, str]]
+Computed = Callable[[Read], tuple[Rows, dict[int, str]]]
+
+_BATCH = 128
 # On a CPU few photos at a time, with their channels side by side, stay in its caches: an
 # EfficientNet has three times the speed that it has with 64.
-_BATCH = {"cpu": 16, "cuda": 128}
+_BATCH_OF_A_THREAD = 16
 # Fewer photos are read before workers have started.
 _FEW = 48
 # What a kill may cost.
@@ -139,7 +145,7 @@ def embed_photos(
     digests = tuple(content_digests(paths))
     duplicate_of = _first_of_each(digests)
     kept = _Cache(cache, backbone, inputs, views)
-    rows = np.full((len(paths), int(backbone.n_features)), np.nan, np.float32)  # type: ignore[arg-type]
+    rows = np.full((len(paths), _width(backbone)), np.nan, np.float32)
     todo = []
     for i, key in enumerate(digests):
         if key is not None and key in kept.found:
@@ -209,34 +215,73 @@ def photo_features(
     """
     device = torch.device(device)
     transform = make_loader_transform(_AUGMENTS if views else (), inputs)
-    loader: DataLoader[Any] = DataLoader(
-        _Photos(photos, transform, views),
-        batch_size=_BATCH.get(device.type, 64),
-        num_workers=0 if len(photos) < _FEW else FileLoader.workers,
-        collate_fn=_together,
-        pin_memory=device.type == "cuda",
-        worker_init_fn=leave_ctrl_c_to_the_loader,
-    )
+    reader = _Photos(photos, transform, views, threaded=device.type == "cpu")
+
+    def computed(read: Read) -> tuple[Rows, dict[int, str]]:
+        images, readable, problems = read
+        rows = np.full((len(readable) + len(problems), _width(backbone)), np.nan, np.float32)
+        if readable:
+            there = images.flatten(0, 1).to(device, non_blocking=True)
+            with torch.no_grad():  # each thread has its own say on gradients
+                found = backbone(there.contiguous(memory_format=torch.channels_last))
+            rows[readable] = found.float().view(len(readable), views + 1, -1).mean(1).cpu().numpy()
+        return rows, problems
+
     start = 0
     with inferring(backbone):
-        for images, readable, problems in loader:
+        parts = _in_threads if device.type == "cpu" else _from_workers
+        for rows, problems in parts(reader, computed):
             check_stop()
-            n = len(readable) + len(problems)
-            rows = np.full((n, int(backbone.n_features)), np.nan, np.float32)  # type: ignore[arg-type]
-            if readable:
-                there = images.flatten(0, 1).to(device, non_blocking=True)
-                there = there.contiguous(memory_format=torch.channels_last)
-                found = backbone(there).float().view(len(readable), views + 1, -1).mean(1)
-                rows[readable] = found.cpu().numpy()
             yield start, rows, {start + i: words for i, words in problems.items()}
-            start += n
+            start += len(rows)
+
+
+def _in_threads(reader: _Photos, computed: Computed) -> Iterator[tuple[Rows, dict[int, str]]]:
+    """Read and compute a batch in each thread of torch's: none waits for another one.
+
+    For small networks that is faster than all of them at one batch, all the more where other
+    programs run.
+    """
+
+    def work(start: int) -> tuple[Rows, dict[int, str]]:
+        stop = min(start + _BATCH_OF_A_THREAD, len(reader))
+        return computed(_together([reader[i] for i in range(start, stop)]))
+
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(n_threads)
+    try:
+        yield from pool.map(work, range(0, len(reader), _BATCH_OF_A_THREAD))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(n_threads)
+
+
+def _from_workers(reader: _Photos, computed: Computed) -> Iterator[tuple[Rows, dict[int, str]]]:
+    """Compute on a device what worker processes read."""
+    loader: DataLoader[Any] = DataLoader(
+        reader,
+        batch_size=_BATCH,
+        num_workers=0 if len(reader) < _FEW else FileLoader.workers,
+        collate_fn=_together,
+        pin_memory=True,
+        worker_init_fn=leave_ctrl_c_to_the_loader,
+    )
+    return map(computed, loader)
+
+
+def _width(backbone: Any) -> int:
+    return int(backbone.n_features)
 
 
 class _Photos(Dataset[Tensor | str]):
     """Give photos as a backbone wants them, or what is wrong with them."""
 
-    def __init__(self, paths: Sequence[Path], transform: LoaderTransform, views: int) -> None:
+    def __init__(
+        self, paths: Sequence[Path], transform: LoaderTransform, views: int, threaded: bool
+    ) -> None:
         self._paths, self._transform, self._views = paths, transform, views
+        self._one_at_a_time: Any = Lock() if threaded else nullcontext()
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -248,11 +293,12 @@ class _Photos(Dataset[Tensor | str]):
             return str(error)
         seen = [self._transform.clean(image)]
         # The same photo gives the same views, wherever it stands in a list.
-        seen += [self._transform(image, view, epoch=0) for view in range(self._views)]
+        with self._one_at_a_time:  # torchvision draws from a generator that all threads share
+            seen += [self._transform(image, view, epoch=0) for view in range(self._views)]
         return torch.stack(seen)
 
 
-def _together(read: list[Tensor | str]) -> tuple[Tensor, list[int], dict[int, str]]:
+def _together(read: list[Tensor | str]) -> Read:
     whole = {i: each for i, each in enumerate(read) if isinstance(each, Tensor)}
     images = torch.stack(list(whole.values())) if whole else torch.empty(0)
     return images, list(whole), {i: each for i, each in enumerate(read) if isinstance(each, str)}
@@ -320,7 +366,7 @@ class _Cache:
                 digests = stored.get_tensor("digests").numpy()
         except (OSError, SafetensorError):
             return
-        if rows.ndim == 2 and rows.shape == (len(digests), self.backbone.n_features):
+        if rows.ndim == 2 and rows.shape == (len(digests), _width(self.backbone)):
             self.found |= {digest.tobytes(): row for digest, row in zip(digests, rows, strict=True)}
 
 
