@@ -2,7 +2,9 @@
 
 import csv
 import json
+import runpy
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +180,13 @@ def test_training_starts_from_pretrained_weights(protail, folder):
     before, after = (Network.load(folder / each, device="cpu") for each in ("model", "run"))
     for name, array in before.backbone.state_dict().items():
         assert array.equal(after.backbone.state_dict()[name])
+
+
+def test_the_example_runs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["photos.py", "photos", "model"])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/photos.py"))
+    said = capsys.readouterr().out
+    assert "19 photos of 3 classes to learn from, 10 to test" in said
+    assert "logistic regression, logit-adjusted: balanced accuracy" in said
+    assert "photos/train/ant/0.jpg: ant" in said

@@ -311,10 +311,23 @@ class Photos:
         network: Any = self._network
         files = self.files[start:]
         found = photo_features(network.backbone, network.inputs, files, device=network.device)
+        step = min(rows_at_a_time, _PHOTOS_AT_A_TIME)
+        waiting: list[Array] = []
         for _, rows, problems in found:
             self.unreadable += [str(files[i]) for i in problems]
-            for step in range(0, len(rows), rows_at_a_time):
-                yield rows[step : step + rows_at_a_time]
+            waiting.append(rows)
+            if sum(map(len, waiting)) >= step:
+                yield from _joined(waiting, step)
+                waiting = []
+        yield from _joined(waiting, step)
+
+
+def _joined(blocks: list[Array], most: int) -> Iterator[Array]:
+    """Put small blocks together, none longer than ``most``."""
+    if blocks:
+        rows = np.concatenate(blocks)
+        for begin in range(0, len(rows), most):
+            yield rows[begin : begin + most]
 
 
 def open_sources(

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,6 +125,11 @@ def test_bad_names(name, said, tmp_path, monkeypatch):
         pretrained_backbone(name)
 
 
-def test_what_is_recommended_is_known():
-    for each in RECOMMENDED:
+def test_what_is_recommended_is_known_and_in_the_docs():
+    page = Path(__file__).parents[3] / "docs/how-to/photos.md"
+    lines = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| `")][1:]
+    for each, line in zip(RECOMMENDED, lines, strict=True):
         check_backbone_name(each.name)
+        assert f"`{each.name}`" in line
+        numbers = f"| {each.accuracy} | {each.photos_a_second} | {each.licence} |"
+        assert line.endswith(numbers)
