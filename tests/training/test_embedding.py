@@ -8,7 +8,7 @@ import pytest
 from protail import Network, PrototypeClassifier
 from protail.data.augment import InputSpec
 from protail.models.backbones import make_backbone
-from protail.training import embed_photos, photo_features
+from protail.training import embed_photos, embedding, photo_features
 from reference.made_photos import write_photos
 from reference.small_images import TINY
 
@@ -47,6 +47,14 @@ def test_batches_come_in_order_from_workers(photos, backbone):
     assert [start for start, _, _ in parts] == list(range(0, len(photos), 16))
     rows = np.concatenate([rows for _, rows, _ in parts])
     np.testing.assert_array_equal(rows, embed_photos(backbone, INPUTS, photos).rows)
+
+
+def test_workers_give_what_threads_give(photos, backbone, monkeypatch):
+    """Worker processes read for a GPU; here they do for the CPU."""
+    expected = embed_photos(backbone, INPUTS, photos).rows
+    monkeypatch.setattr(embedding, "_in_threads", embedding._from_workers)
+    monkeypatch.setattr(embedding.FileLoader, "workers", 2)
+    np.testing.assert_allclose(embed_photos(backbone, INPUTS, photos).rows, expected, atol=1e-5)
 
 
 def test_what_was_computed_is_not_computed_again(photos, backbone, tmp_path):

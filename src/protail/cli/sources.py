@@ -280,7 +280,7 @@ class Photos:
             listed = find_photos(path)
             self.files, self._labels = list(listed.images.paths), listed.names
             return
-        found = path.rglob("*") if path.is_dir() else [path]
+        found = path.rglob("[!.]*") if path.is_dir() else [path]  # what macOS leaves is hidden
         self.files = sorted(file for file in found if is_photo(file) and not file.is_dir())
         if not self.files:
             what = "holds no photo" if path.is_dir() else "is no photo"

@@ -264,7 +264,7 @@ def _from_workers(reader: _Photos, computed: Computed) -> Iterator[tuple[Rows, d
         batch_size=_BATCH,
         num_workers=0 if len(reader) < _FEW else FileLoader.workers,
         collate_fn=_together,
-        pin_memory=True,
+        pin_memory=torch.cuda.is_available(),
         worker_init_fn=leave_ctrl_c_to_the_loader,
     )
     return map(computed, loader)
