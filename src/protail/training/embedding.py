@@ -242,16 +242,17 @@ def _in_threads(reader: _Photos, computed: Computed) -> Iterator[tuple[Rows, dic
     For small networks that is faster than all of them at one batch, all the more where other
     programs run.
     """
+    n_photos = max(1, _BATCH_OF_A_THREAD // reader.n_views)
 
     def work(start: int) -> tuple[Rows, dict[int, str]]:
-        stop = min(start + _BATCH_OF_A_THREAD, len(reader))
+        stop = min(start + n_photos, len(reader))
         return computed(_together([reader[i] for i in range(start, stop)]))
 
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     pool = ThreadPoolExecutor(n_threads)
     try:
-        yield from pool.map(work, range(0, len(reader), _BATCH_OF_A_THREAD))
+        yield from pool.map(work, range(0, len(reader), n_photos))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(n_threads)
@@ -281,6 +282,7 @@ class _Photos(Dataset[Tensor | str]):
         self, paths: Sequence[Path], transform: LoaderTransform, views: int, threaded: bool
     ) -> None:
         self._paths, self._transform, self._views = paths, transform, views
+        self.n_views = 1 + views
         self._one_at_a_time: Any = Lock() if threaded else nullcontext()
 
     def __len__(self) -> int:
