@@ -56,7 +56,7 @@ FORMAT, VERSION = "protail-network", 1
 _KEYS = ("classes", "backbone", "inputs", "head", "classifier", "temperature", "about")
 _INPUT_KEYS = ("size", "mean", "std", "crop", "interpolation", "squash")
 _INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos", "box", "hamming")
-_BATCH, _BATCH_ON_CPU = 64, 16  # few photos at a time stay in the caches of a CPU
+_BATCH = 64
 # What runs on CIFAR's images in memory were trained with, where a run does not say.
 _CIFAR_INPUTS = InputSpec(size=32, mean=CIFAR_MEAN, std=CIFAR_STD, crop=1.0, squash=True)
 
@@ -224,7 +224,8 @@ class Network:
         found = [torch.empty(0, _width(self.backbone))]
         # Pillow lets other threads run while it decodes.
         with ThreadPoolExecutor(os.cpu_count()) as pool, inferring(self.backbone):
-            step = _BATCH_ON_CPU if self.device.type == "cpu" else _BATCH
+            # Few photos at a time stay in the caches of a CPU.
+            step = 16 if self.device.type == "cpu" else _BATCH
             for start in range(0, len(sources), step):
                 images = torch.stack(list(pool.map(prepared, sources[start : start + step])))
                 there = images.to(self.device, memory_format=torch.channels_last)
