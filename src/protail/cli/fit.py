@@ -59,9 +59,7 @@ HeldOut = Annotated[
     float, typer.Option(min=0, max=0.9, help="Fraction of each class to evaluate on, or 0.")
 ]
 Test = Annotated[Path | None, typer.Option(help="Labelled file or photos to evaluate on instead.")]
-Compare = Annotated[
-    bool, typer.Option("--compare", help="Show other classifiers beside it, on the same rows.")
-]
+Compare = Annotated[bool, typer.Option("--compare", help="Show other classifiers beside it.")]
 LabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt).")
 ]

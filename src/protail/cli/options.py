@@ -177,17 +177,15 @@ Keep = Annotated[
 # Of what computes features of photos.
 Backbone = Annotated[
     str,
-    typer.Option(metavar="NAME", help="For photos: a model of timm, or a file of its weights."),
+    typer.Option(metavar="NAME", help="Photos: of timm, or a file."),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="For photos: weights of the backbone.")
+    Path | None, typer.Option(metavar="FILE", help="Photos: weights of the backbone.")
 ]
-Augment = Annotated[
-    int, typer.Option(min=0, metavar="N", help="For photos: cut-outs averaged with each.")
-]
+Augment = Annotated[int, typer.Option(min=0, metavar="N", help="Photos: cut-outs averaged.")]
 Cache = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="For photos: where features are kept; else beside OUTPUT."),
+    typer.Option(metavar="DIR", help="Photos: keep features here, not beside OUTPUT."),
 ]
 
 # Of what needs a data set.
