@@ -1,5 +1,6 @@
 """Features of photos: computed once, by content, and gone on with after a stop."""
 
+import os
 import shutil
 
 import numpy as np
@@ -87,6 +88,12 @@ def test_other_settings_are_computed_apart(photos, backbone, tmp_path):
     assert not np.allclose(plain.rows, views.rows)
     same = embed_photos(backbone, INPUTS, some[::-1], views=2)
     np.testing.assert_allclose(same.rows[::-1], views.rows, atol=1e-5)
+
+
+def test_a_pipe_is_no_photo(backbone, tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    found = embed_photos(backbone, INPUTS, [tmp_path / "pipe.jpg"])
+    assert "there is no such file" in found.problems[0]
 
 
 def test_damaged_files_are_computed_again(photos, backbone, tmp_path):

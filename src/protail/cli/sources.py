@@ -281,7 +281,7 @@ class Photos:
             self.files, self._labels = list(listed.images.paths), listed.names
             return
         found = path.rglob("[!.]*") if path.is_dir() else [path]  # what macOS leaves is hidden
-        self.files = sorted(file for file in found if is_photo(file) and not file.is_dir())
+        self.files = sorted(file for file in found if is_photo(file) and file.is_file())
         if not self.files:
             what = "holds no photo" if path.is_dir() else "is no photo"
             raise DataSetError(

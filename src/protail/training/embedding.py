@@ -289,8 +289,11 @@ class _Photos(Dataset[Tensor | str]):
         return len(self._paths)
 
     def __getitem__(self, number: int) -> Tensor | str:
+        path = self._paths[number]
+        if not path.is_file():  # a pipe would never end
+            return f"{path}: there is no such file; expected a photo. Check the path."
         try:
-            image = read_image(self._paths[number])
+            image = read_image(path)
         except DataSetError as error:
             return str(error)
         seen = [self._transform.clean(image)]

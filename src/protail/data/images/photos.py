@@ -225,6 +225,8 @@ def content_digests(paths: Sequence[Path]) -> list[bytes | None]:
     """
 
     def digest(path: Path) -> bytes | None:
+        if not path.is_file():  # a pipe would never end
+            return None
         try:
             with path.open("rb") as file:
                 found = blake2b(digest_size=_DIGEST)
