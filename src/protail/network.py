@@ -241,9 +241,12 @@ class Network:
         found = [torch.empty(0, _width(self.backbone))]
         # Pillow lets other threads run while it decodes.
         with ThreadPoolExecutor(os.cpu_count()) as pool, inferring(self.backbone):
-            for start in range(0, len(sources), _BATCH):
-                images = list(pool.map(prepared, sources[start : start + _BATCH]))
-                found.append(self.backbone(torch.stack(images).to(self.device)).float().cpu())
+            # Few photos at a time stay in the caches of a CPU.
+            step = 16 if self.device.type == "cpu" else _BATCH
+            for start in range(0, len(sources), step):
+                images = torch.stack(list(pool.map(prepared, sources[start : start + step])))
+                there = images.to(self.device, memory_format=torch.channels_last)
+                found.append(self.backbone(there).float().cpu())
         rows: Array = torch.cat(found).numpy()
         return rows
 

@@ -26,7 +26,7 @@ COMMANDS = {
 SAID = {
     "runs": ("a folder with runs of protail train", "Name one of them, as in runs/seed0."),
     "backbone": ("a backbone that protail weights", "--set representation.weights=backbone"),
-    "photos": ("a folder of images", "protail train RECIPE --dataset photos"),
+    "photos": ("a folder of images", "protail fit photos -o MODEL"),
     "models": ("a folder with models", "Name one of them, as in models/first."),
     "rows.npz": ("a file", "The model comes first, and files behind it."),
 }

@@ -18,7 +18,7 @@ _GROUP = "protail.commands"
 _MODULES = {
     **{name: name for name in ("fit", "predict", "evaluate", "compare", "report")},
     "add-class": "add_class",
-    **{name: name for name in ("export", "serve", "demo")},
+    **{name: name for name in ("export", "serve", "demo", "embed")},
     **{name: name for name in ("doctor", "train", "search", "weights", "recipes", "data")},
 }
 

@@ -1,4 +1,4 @@
-"""``protail fit``: prototypes from a file of features and labels."""
+"""``protail fit``: prototypes from a file of features and labels, or from photos."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,28 +17,38 @@ from numpy.typing import NDArray
 from protail._messages import counted
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
+from protail.cli.fitting import (
+    Examples,
+    Fitted,
+    TrainingRows,
+    compared,
+    fit_and_hold_out,
+    save_with_picture,
+    show_fitted,
+    timed,
+)
 from protail.cli.sources import (
     Array,
     Model,
-    ask,
     check_some_finite,
     check_there,
     columns_in_words,
     evaluate_rows,
+    is_of_photos,
+    labels_for,
     not_used,
     open_sources,
 )
-from protail.cli.tables import show_evaluation
 
 if TYPE_CHECKING:
-    from protail import Evaluation
     from protail.data.tables import FeatureFile, Scan
 
 File = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE",
-        help="Features and labels: npz, safetensors, parquet, csv.",
+        metavar="DATA",
+        help="Features and labels (npz, safetensors, parquet, csv); or photos, in a folder for "
+        "each class or listed in a csv file (path,label).",
         show_default=False,
     ),
 ]
@@ -48,7 +58,8 @@ Output = Annotated[
 HeldOut = Annotated[
     float, typer.Option(min=0, max=0.9, help="Fraction of each class to evaluate on, or 0.")
 ]
-Test = Annotated[Path | None, typer.Option(help="Labelled file to evaluate on instead.")]
+Test = Annotated[Path | None, typer.Option(help="Labelled file or photos to evaluate on instead.")]
+Compare = Annotated[bool, typer.Option("--compare", help="Show other classifiers beside it.")]
 LabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Labels, if in another file (npy, csv, txt).")
 ]
@@ -86,6 +97,11 @@ def fit(
     held_out: HeldOut = 0.2,
     test: Test = None,
     test_labels_file: TestLabelsFile = None,
+    compare: Compare = False,
+    backbone: opt.Backbone = "auto",
+    weights: opt.Weights = None,
+    augment: opt.Augment = 0,
+    cache: opt.Cache = None,
     distance: Distance = "euclidean",
     temperature: Temperature = "none",
     logit_adjustment: Adjustment = "auto",
@@ -98,9 +114,10 @@ def fit(
 ) -> None:
     """Learn a prototype of each class and save the model.
 
-    It is evaluated on a held-out part first; the saved one has then learned from all rows.
+    It is evaluated on a held-out part first; the saved one has then learned from all rows. Photos
+    go through a pretrained backbone once, which becomes a part of the model.
     """
-    check_there(file, test)
+    check_there(file, test, expected="a feature file, or photos")
     check_there(labels_file, test_labels_file, expected="a file of labels")
     from protail.estimator import (
         PrototypeClassifier,
@@ -124,6 +141,28 @@ def fit(
     check_settings(PrototypeClassifier(**settings))
     check_device(device, None)
     options = opt.FeatureOptions(features, labels, columns, exclude, keep)
+    photos = opt.PhotoOptions(backbone, weights, augment, cache)
+    if is_of_photos(file):
+        options.refuse(file)
+        opt.refuse(
+            {"--labels-file": labels_file, "--test-labels-file": test_labels_file},
+            f"{file} holds photos, whose labels are their folders or stand in the list",
+        )
+        from protail.cli.photos import fit_photos
+
+        fit_photos(
+            voice,
+            file,
+            output,
+            settings,
+            photos,
+            held_out=held_out,
+            test=test,
+            compare=compare,
+            overwrite=overwrite,
+        )
+        return
+    photos.refuse(file)
     _check_test(test, test_labels_file, options)
     begin = time.perf_counter()
     rows = read_training_rows(file, options, labels_file, voice)
@@ -135,11 +174,11 @@ def fit(
         test=test,
         test_labels_file=test_labels_file,
         options=options,
+        compare=compare,
     )
     # Saved before anything is shown: whoever reads the output may have gone by now.
     picture = save_with_picture(fitted, output, voice, made_by="protail fit", overwrite=overwrite)
-    if fitted.evaluation is not None:
-        show_evaluation(voice, fitted.evaluation, "prototypes")
+    show_fitted(voice, fitted)
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.finish(
         {
@@ -148,6 +187,7 @@ def fit(
             "found": rows.found,
             "judged_on": fitted.evaluated_on,
             "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
+            **fitted.compared(),
             "choices": fitted.classifier.choices_,
             "seconds": round(time.perf_counter() - begin, 3),
         }
@@ -179,56 +219,6 @@ def _number(name: str, text: str, *, none: bool = False, whole: bool = False) ->
         words = "auto or none" if none else "auto"
         kind = "whole number" if whole else "number"
         raise ValueError(f"--{name} {text!r} is not valid; expected a {kind}, {words}.") from None
-
-
-@dataclass(frozen=True)
-class TrainingRows:
-    """The rows to learn from, those that are not finite left out.
-
-    Attributes
-    ----------
-    path : Path
-        Where they came from.
-    rows, labels : ndarray
-        What they are.
-    duplicate_of : ndarray of int
-        The first row that is the same.
-    names : list of str or None
-        Columns, where the file names them.
-    found : dict
-        What was found in the file, for machines.
-    """
-
-    path: Path
-    rows: Array
-    labels: Array
-    duplicate_of: Array
-    names: list[str] | None
-    found: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A model and, where there were rows for it, how good it is.
-
-    Attributes
-    ----------
-    model : Model
-        Fitted on all rows.
-    evaluation : Evaluation or None
-        Scores of the same settings, on rows that had no part in learning.
-    evaluated_on : str
-        Which rows these were.
-    """
-
-    model: Model
-    evaluation: Evaluation | None
-    evaluated_on: str
-
-    @property
-    def classifier(self) -> Any:
-        """What was fitted."""
-        return self.model.head
 
 
 def read_training_rows(
@@ -322,101 +312,33 @@ def fit_and_evaluate(
     test: Path | None,
     test_labels_file: Path | None,
     options: opt.FeatureOptions,
+    compare: bool = False,
 ) -> Fitted:
     """Evaluate settings on rows that had no part in learning, then learn from all rows."""
+    if test is None:
+        return fit_and_hold_out(data, settings, voice, held_out=held_out, compare=compare)
     from protail import PrototypeClassifier
-    from protail.data.tables import split, take
 
     classifier = PrototypeClassifier(**settings)
     model = Model(data.path, classifier, data.names)
-    if test is not None:
-        voice.say(f"Plan: learn from all rows, evaluate on {test}.")
-        classifier.fit(data.rows, data.labels)
-        files = open_sources(
-            model,
-            [test],
-            replace(options, columns=None, exclude=None, keep=None),
-            labels_files=[test_labels_file] if test_labels_file else None,
-            need_labels=True,
-        )
-        evaluated = evaluate_rows(model, files, voice)
-        return Fitted(model, evaluated.evaluation, test.name)
-
-    kept = out = np.empty(0, np.int64)
-    if held_out:
-        kept, out = split(data.labels, fraction=held_out, groups=data.duplicate_of)
-    if not len(out):
-        why = "nothing is held out" if not held_out else "no class has rows to spare"
-        voice.say(f"Plan: learn from all rows; {why}, so nothing is evaluated.")
-        classifier.fit(data.rows, data.labels)
-        return Fitted(model, None, "nothing")
-
-    n_evaluated = counted(len(np.unique(data.labels[out])), "class", "classes")
-    evaluated_on = f"{counted(len(out), 'held-out row')} of {n_evaluated}"
-    learned_from = counted(len(kept), "row")
-    voice.say(f"Plan: learn from {learned_from}, evaluate on {evaluated_on}, then learn from all.")
-    classifier.fit(take(data.rows, kept), data.labels[kept])
-    evaluation = _evaluate_rows(model, data.rows, data.labels, out)
-    classifier.fit(data.rows, data.labels)
-    if classifier.choices_["memorised"]:
-        easy = classifier.choices_["leave_one_out_accuracy"]
-        voice.say(
-            f"Note: {easy:.1%} of the rows lie nearest to the mean of the others of their class. "
-            "Either the classes are easy, or the network that made the features has learned from "
-            "these very rows. Then held-out scores are far too good: evaluate on rows that it has "
-            "never seen, with --test."
-        )
-        evaluated_on += ", which the network that made the features may have learned from"
-    return Fitted(model, evaluation, evaluated_on)
-
-
-def _evaluate_rows(model: Model, rows: Array, labels: Array, index: Array) -> Evaluation:
-    from protail import Evaluation
-    from protail.data.tables import take
-
-    answers = ask(model, take(rows, index))
-    classes = model.classes
-    return Evaluation.from_predictions(
-        labels[index],
-        classes[answers.codes[:, 0]],
-        classes=classes,
-        # Groups by all rows of a class, as the file has them, the held-out ones included.
-        counts=np.unique(labels, return_counts=True)[1],
-        confidence=answers.probabilities[:, 0],
+    voice.say(f"Plan: learn from all rows, evaluate on {test}.")
+    seconds = timed(lambda: classifier.fit(data.rows, data.labels))
+    files = open_sources(
+        model,
+        [test],
+        replace(options, columns=None, exclude=None, keep=None),
+        labels_files=[test_labels_file] if test_labels_file else None,
+        need_labels=True,
     )
-
-
-def save_with_picture(
-    fitted: Fitted,
-    output: Path,
-    voice: Voice,
-    *,
-    made_by: str,
-    overwrite: bool,
-    drawn: Mapping[str, Evaluation] | None = None,
-) -> Path | None:
-    """Save the model with its card and a picture of ``drawn``, by default of its classes."""
-    from protail.estimator import PICTURE
-
-    picture = None
-    if fitted.evaluation is not None:
-        from protail.report import accuracy_picture
-
-        try:
-            picture = accuracy_picture(
-                drawn or {"prototypes": fitted.evaluation},
-                title="Accuracy of every class against its size",
-            )
-        except ImportError as error:
-            voice.say(f"No picture: {error}")
-    fitted.model.save(
-        output,
-        overwrite=overwrite,
-        evaluation=fitted.evaluation,
-        about=f"Made by {made_by}; evaluated on {fitted.evaluated_on}.",
-        picture=picture,
-    )
-    return None if picture is None else output / PICTURE
+    evaluated = evaluate_rows(model, files, voice)
+    fitted = Fitted(model, evaluated.evaluation, test.name, classifier)
+    if not compare:
+        return fitted
+    rows = np.concatenate(list(files[0].blocks()))
+    finite = np.flatnonzero(np.isfinite(rows).all(axis=1))
+    labels = labels_for(model.classes, files[0].labels(), test)
+    examples = Examples(rows[finite], labels[finite])
+    return compared(replace(fitted, train=data.examples, held_out=examples), seconds)
 
 
 def identifiers(names: Sequence[str], rows: NDArray[Any]) -> dict[str, str]:

@@ -174,6 +174,20 @@ Keep = Annotated[
     typer.Option("--keep", metavar="NAMES", help="Columns carried into predictions; no features."),
 ]
 
+# Of what computes features of photos.
+Backbone = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Photos: of timm, or a file."),
+]
+Weights = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Photos: weights of the backbone.")
+]
+Augment = Annotated[int, typer.Option(min=0, metavar="N", help="Photos: cut-outs averaged.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Photos: keep features here, not beside OUTPUT."),
+]
+
 # Of what needs a data set.
 DatasetName = Annotated[
     str,
@@ -342,3 +356,36 @@ class FeatureOptions:
             keep=self.keep or (),
             labels_file=labels_file,
         )
+
+    def refuse(self, path: Path) -> None:
+        """Raise where an option was given, for photos have no columns."""
+        given = {f"--{name}": value or None for name, value in vars(self).items()}
+        refuse(given, f"{path} holds photos")
+
+
+@dataclass(frozen=True)
+class PhotoOptions:
+    """How features of photos are to be made, as it was typed.
+
+    Attributes
+    ----------
+    backbone : str
+        A name or a path.
+    weights : Path or None
+        Where its weights are.
+    augment : int
+        Cut-outs that are averaged with each photo.
+    cache : Path or None
+        Where features are kept.
+    """
+
+    backbone: str = "auto"
+    weights: Path | None = None
+    augment: int = 0
+    cache: Path | None = None
+
+    def refuse(self, path: Path) -> None:
+        """Raise where an option was given, for features need no backbone."""
+        given: dict[str, Any] = {"--backbone": None if self.backbone == "auto" else self.backbone}
+        given |= {"--weights": self.weights, "--augment": self.augment or None}
+        refuse({**given, "--cache": self.cache}, f"{path} holds features")

@@ -51,7 +51,7 @@ _OURS = re.compile(
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Files with features; photos or their folders.", show_default=False),
+    typer.Argument(help="Files with features; photos, their folders or lists.", show_default=False),
 ]
 Output = Annotated[
     Path,
@@ -507,8 +507,11 @@ def _describe(
 def _known_by(source: Any) -> dict[str, Any]:
     """Give what a file, or a folder of photos, is recognised by."""
     if isinstance(source, Photos):
-        stats = [(str(file), file.stat()) for file in source.files]
-        known = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+        known = []
+        for file in source.files:
+            # What a list names may not be there: it cannot be read, and is told.
+            stat = file.stat() if file.exists() else None
+            known.append((str(file), stat and stat.st_size, stat and stat.st_mtime_ns))
         digest = hashlib.sha256(json.dumps(known).encode("utf-8", "surrogatepass")).hexdigest()
         return {"path": str(source.path), "photos": len(known), "sha256": digest}
     stat = source.path.stat()

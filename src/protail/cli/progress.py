@@ -22,7 +22,9 @@ _BESIDE = 16
 
 
 @contextmanager
-def row_progress(voice: Voice, n_rows: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+def row_progress(
+    voice: Voice, n_rows: int, done: int = 0, what: str = "row"
+) -> Iterator[Callable[[int], None]]:
     """Show rows done: a bar for whoever watches, one line with the time needed otherwise.
 
     Parameters
@@ -33,6 +35,8 @@ def row_progress(voice: Voice, n_rows: int, done: int = 0) -> Iterator[Callable[
         Rows in all.
     done : int
         Rows that an earlier start has done.
+    what : str, default="row"
+        What one is called.
 
     Yields
     ------
@@ -40,14 +44,14 @@ def row_progress(voice: Voice, n_rows: int, done: int = 0) -> Iterator[Callable[
         Call it with the number of rows done since the last call.
     """
     if voice.is_watched:
-        with _row_bar(n_rows, done) as advance:
+        with _row_bar(n_rows, done, what) as advance:
             yield advance
     else:
-        yield _Forecast(voice, n_rows - done)
+        yield _Forecast(voice, n_rows - done, what)
 
 
 @contextmanager
-def _row_bar(n_rows: int, done: int) -> Iterator[Callable[[int], None]]:
+def _row_bar(n_rows: int, done: int, what: str) -> Iterator[Callable[[int], None]]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -58,7 +62,7 @@ def _row_bar(n_rows: int, done: int) -> Iterator[Callable[[int], None]]:
     )
 
     columns = (
-        TextColumn("rows"),
+        TextColumn(f"{what}s"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -66,15 +70,15 @@ def _row_bar(n_rows: int, done: int) -> Iterator[Callable[[int], None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("rows", total=n_rows, completed=done)
+        task = bar.add_task(what, total=n_rows, completed=done)
         yield lambda rows: bar.advance(task, rows)
 
 
 class _Forecast:
     """Say once how long the rest will take, when enough is done to know; nothing if it is short."""
 
-    def __init__(self, voice: Voice, n_rows: int) -> None:
-        self._voice = voice
+    def __init__(self, voice: Voice, n_rows: int, what: str) -> None:
+        self._voice, self._what = voice, what
         self._left = n_rows
         self._done = 0
         self._begin: float | None = None
@@ -91,7 +95,7 @@ class _Forecast:
         passed = now - self._begin
         if not self._said and passed >= _FIRST_WORD_AFTER and self._left > 0:
             seconds = self._left * passed / self._done
-            to_go = counted(self._left, "row")
+            to_go = counted(self._left, self._what)
             self._voice.say(f"{to_go} to go: about {in_words(seconds)}.")
             self._said = True
 

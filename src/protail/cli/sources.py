@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -23,8 +22,6 @@ from protail.cli.options import FeatureOptions
 from protail.cli.progress import row_progress
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from protail import Evaluation, Network, PrototypeClassifier
     from protail.cli.command import Voice
     from protail.data.tables import FeatureFile
@@ -48,6 +45,17 @@ def check_there(*places: Path | None, expected: str = "a feature file") -> None:
             raise ValueError(
                 f"{place}: there is no such {kind}; expected {expected}. Check the path."
             )
+
+
+def is_of_photos(place: Path) -> bool:
+    """Whether what was given is a folder, or a list of photos, and not a file of features."""
+    if place.is_dir():
+        return True
+    if place.suffix.lower() not in (".csv", ".tsv"):
+        return False
+    from protail.data.images import is_photo_list
+
+    return is_photo_list(place)
 
 
 @dataclass(frozen=True)
@@ -222,8 +230,7 @@ def _what_it_is(folder: Path) -> tuple[str, str] | None:
     if _holds_images(folder):
         return (
             "a folder of images",
-            f"Train on it: protail train RECIPE --dataset {folder} ... Or compute features of the "
-            "images with a backbone of yours, for protail fit.",
+            f"Make a model of it: protail fit {folder} -o MODEL.",
         )
     return None
 
@@ -244,7 +251,8 @@ class Photos:
     network : Network
         Makes the features.
     path : Path
-        A photo, or a folder: its photos in the order of their names, those of folders in it too.
+        A photo; a folder: its photos in the order of their names, those of folders in it too; or a
+        csv file of paths and labels.
 
     Attributes
     ----------
@@ -256,13 +264,24 @@ class Photos:
     ignored: tuple[str, ...] = ()
 
     def __init__(self, network: Network, path: Path) -> None:
-        from protail.data.images import IMAGE_SUFFIXES, DataSetError
+        from protail.data.images import (
+            IMAGE_SUFFIXES,
+            DataSetError,
+            find_photos,
+            is_photo,
+            is_photo_list,
+        )
 
         self._network, self.path = network, path
         self.kept: dict[str, str] = {}
         self.unreadable: list[str] = []
-        found = path.rglob("*") if path.is_dir() else [path]
-        self.files = sorted(file for file in found if file.name.lower().endswith(IMAGE_SUFFIXES))
+        self._labels: Array | None = None
+        if is_photo_list(path):
+            listed = find_photos(path)
+            self.files, self._labels = list(listed.images.paths), listed.names
+            return
+        found = path.rglob("[!.]*") if path.is_dir() else [path]  # what macOS leaves is hidden
+        self.files = sorted(file for file in found if is_photo(file) and file.is_file())
         if not self.files:
             what = "holds no photo" if path.is_dir() else "is no photo"
             raise DataSetError(
@@ -276,7 +295,9 @@ class Photos:
         return len(self.files)
 
     def labels(self) -> Array:
-        """Give the name of the class folder that each photo is in."""
+        """Give the name of the class folder that each photo is in, or what a list says."""
+        if self._labels is not None:
+            return self._labels
         parts = (file.relative_to(self.path).parts for file in self.files)
         names = [each[0] if len(each) > 1 else self.path.absolute().name for each in parts]
         if not self.path.is_dir():
@@ -285,25 +306,28 @@ class Photos:
 
     def blocks(self, start: int = 0, rows_at_a_time: int = _PHOTOS_AT_A_TIME) -> Iterator[Array]:
         """Give features, some photos at a time."""
+        from protail.training import photo_features
+
+        network: Any = self._network
+        files = self.files[start:]
+        found = photo_features(network.backbone, network.inputs, files, device=network.device)
         step = min(rows_at_a_time, _PHOTOS_AT_A_TIME)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for begin in range(start, len(self.files), step):
-                files = self.files[begin : begin + step]
-                pictures = list(pool.map(self._read, files))
-                whole = [picture for picture in pictures if picture is not None]
-                features = self._network.features(whole)
-                rows = np.full((len(files), features.shape[1]), np.nan, features.dtype)
-                rows[[picture is not None for picture in pictures]] = features
-                yield rows
+        waiting: list[Array] = []
+        for _, rows, problems in found:
+            self.unreadable += [str(files[i]) for i in problems]
+            waiting.append(rows)
+            if sum(map(len, waiting)) >= step:
+                yield from _joined(waiting, step)
+                waiting = []
+        yield from _joined(waiting, step)
 
-    def _read(self, file: Path) -> Image | None:
-        from protail.data.images import DataSetError, read_image
 
-        try:
-            return read_image(file)
-        except DataSetError:
-            self.unreadable.append(str(file))
-            return None
+def _joined(blocks: list[Array], most: int) -> Iterator[Array]:
+    """Put small blocks together, none longer than ``most``."""
+    if blocks:
+        rows = np.concatenate(blocks)
+        for begin in range(0, len(rows), most):
+            yield rows[begin : begin + most]
 
 
 def open_sources(

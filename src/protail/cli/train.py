@@ -60,6 +60,9 @@ Cache = Annotated[
 FromScratch = Annotated[
     bool, typer.Option("--from-scratch", help="Train from scratch on however few photos.")
 ]
+Pretrained = Annotated[
+    bool, typer.Option("--pretrained", help="Photos: fine-tune a pretrained backbone.")
+]
 CheckpointEvery = Annotated[
     float, typer.Option(metavar="SECONDS", help="Least time between checkpoints.")
 ]
@@ -70,6 +73,9 @@ Log = Annotated[
 
 _USUAL_SUBSET = {"kind": "exp", "selection": "shuffled"}
 _HASH_LENGTH = 6
+# Where a network knows photos already: fewer epochs, and less decay of what it knows.
+_FINE_TUNING = {"epochs": 30, "lr": 0.01, "weight_decay": 5e-4}
+_FOR_FILES = {"crop": "resized-crop", "autoaugment": "autoaugment-imagenet"}
 
 
 @command
@@ -91,6 +97,7 @@ def train(
     seed: Seeds = None,
     changes: opt.Set = None,
     from_scratch: FromScratch = False,
+    pretrained: Pretrained = False,
     output: Output = None,
     resume: Resume = False,
     overwrite: opt.Overwrite = False,
@@ -104,7 +111,7 @@ def train(
     """Train a recipe on a data set and evaluate what came out.
 
     All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
-    file of features only the classifier is learned.
+    file of features only the classifier is learned; of few photos, --pretrained learns most.
     """
     from protail.experiments import (
         check_test_images,
@@ -118,7 +125,8 @@ def train(
     begin = time.perf_counter()
     check_service(log)
     named = load_recipe(recipe)
-    chosen = named.with_overrides(opt.read_changes(changes))
+    usual = fine_tuning(named) if pretrained else {}
+    chosen = named.with_overrides(usual | opt.read_changes(changes))
     _check_data_root(dataset, data_root)
     data = load_data(
         dataset,
@@ -155,6 +163,46 @@ def train(
         instead = "Replace them, or begin a new run with --on-bad-image skip"
         check_test_images(data, instead)
     _show(plan, _run(plan, voice, log), voice, time.perf_counter() - begin)
+
+
+def fine_tuning(recipe: Any) -> dict[str, Any]:
+    """Give the changes that make a recipe fine-tune a pretrained backbone on photos.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        A backbone of timm stays; one that nobody publishes weights of gives way to the
+        recommended one. Steps of ``augment`` that are for images in memory give way to those for
+        files.
+
+    Returns
+    -------
+    dict of str to object
+        For `Recipe.with_overrides`.
+
+    Examples
+    --------
+    >>> from protail.cli.train import fine_tuning
+    >>> from protail.recipes import load_recipe
+    >>> fine_tuning(load_recipe("pc-la"))["classifier.augment"]
+    ['resized-crop', 'flip', 'autoaugment-imagenet']
+    """
+    from protail.data.augment import LOADER_AUGMENTS
+    from protail.models.backbones import BACKBONES, recommended_backbone
+
+    changes: dict[str, Any] = {}
+    for number, (stage, settings) in enumerate(recipe.phases.items()):
+        if settings.backbone in BACKBONES.names():
+            changes[f"{stage}.backbone"] = recommended_backbone()
+        changes |= {f"{stage}.{key}": value for key, value in _FINE_TUNING.items()}
+        changes[f"{stage}.pretrained"] = number == 0
+    for stage in recipe.stages:
+        for key in ("augment", "second_view"):
+            given = getattr(getattr(recipe, stage), key, ())
+            steps = dict.fromkeys(_FOR_FILES.get(step, step) for step in given)
+            if given:
+                changes[f"{stage}.{key}"] = [step for step in steps if step in LOADER_AUGMENTS]
+    return changes
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from protail.evaluation import Evaluation
 from protail.experiments.held_out import held_out_data, validation_data
 from protail.experiments.jobs import data_record
 from protail.experiments.run import Run, RunError, differing_keys
-from protail.models.backbones import BACKBONES
 from protail.training import RepresentationSettings
 
 Phases = Mapping[str, RepresentationSettings]
@@ -250,7 +249,7 @@ def start_words(phases: Phases) -> list[str]:
         if settings.weights is not None:
             words.append(f" from {settings.weights}")
         elif settings.pretrained:
-            words.append(" from the weights of timm")
+            words.append(" from pretrained weights")
         else:
             words.append("" if number else " from scratch")
     return words
@@ -283,7 +282,7 @@ def check_photos_suffice(phases: Phases, data: DataSet) -> None:
         f"{data.name}: {counted(n_images, 'photo')} of {counted(n_classes, 'class', 'classes')} "
         f"are too few to train {backbone} from scratch; expected {_FEWEST:,} at least, and "
         f"{_FEWEST_OF_A_CLASS} a class. Start from a network that knows photos: "
-        f"{_pretrained(phases)}. Or compute features with such a network, for protail fit. "
+        f"{_pretrained(phases)}. Or learn prototypes on its features: protail fit FOLDER -o MODEL. "
         "--from-scratch trains all the same."
     )
 
@@ -318,9 +317,5 @@ def _learns_photos_from_scratch(phases: Phases, data: DataSet) -> bool:
 
 
 def _pretrained(phases: Phases) -> str:
-    """Write the options that start from weights that are there to be fetched, or from a file."""
-    stage, settings = next(iter(phases.items()))
-    other = ""
-    if settings.backbone in BACKBONES.names():  # nobody publishes weights of these
-        other = "".join(f"--set {name}.backbone=resnet50 " for name in phases)
-    return f"{other}--set {stage}.pretrained=true, or --set {stage}.weights=FILE"
+    """Write the options that start from weights that can be had, or from a file."""
+    return f"--pretrained, or --set {next(iter(phases))}.weights=FILE"

@@ -1,6 +1,7 @@
 """The training loop, what drives it and what paces it; stage 1 and stage 2."""
 
 from protail.training.batches import ResidentLoader, RowBatch
+from protail.training.embedding import Embedded, embed_photos, forget, photo_features
 from protail.training.features import (
     FeatureCache,
     Features,
@@ -55,3 +56,4 @@ __all__ += ["MaxNorm", "MovingAverage", "SharpnessAware", "training_steps", "war
 __all__ += ["ClassifierSettings", "Precision", "RepresentationSettings", "check_experts"]
 __all__ += ["RepresentationTraining", "build_method", "stage1_steps"]
 __all__ += ["count_steps", "learn_heads", "learn_stable_heads"]
+__all__ += ["Embedded", "embed_photos", "forget", "photo_features"]

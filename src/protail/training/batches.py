@@ -284,14 +284,14 @@ class FileLoader(Loader):
             batch_size,
             num_workers=0 if len(reader) == 1 else self.workers,
             pin_memory=self._device.type == "cuda",
-            worker_init_fn=_leave_ctrl_c_to_the_loader,
+            worker_init_fn=leave_ctrl_c_to_the_loader,
         )
         for batch in loader:
             check_stop()
             yield batch
 
 
-def _leave_ctrl_c_to_the_loader(worker: int) -> None:
+def leave_ctrl_c_to_the_loader(worker: int) -> None:
     """Go on reading until the process that loads has come to the end of its step."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

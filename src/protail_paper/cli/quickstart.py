@@ -146,7 +146,7 @@ def _save_model(
     import numpy as np
 
     from protail import Evaluation, PrototypeClassifier
-    from protail.cli.fit import Fitted, save_with_picture
+    from protail.cli.fitting import Fitted, save_with_picture
     from protail.cli.sources import Model
 
     names = np.array(data.classes)

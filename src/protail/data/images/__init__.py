@@ -18,6 +18,14 @@ from protail.data.images.image_set import (
 )
 from protail.data.images.long_tail import long_tailed_counts, long_tailed_index
 from protail.data.images.packed import OtherSubsetError, load_subset, save_subset
+from protail.data.images.photos import (
+    FoundPhotos,
+    content_digests,
+    find_photos,
+    is_photo,
+    is_photo_list,
+    photo_parts,
+)
 from protail.data.images.registry import (
     DATA_SETS,
     data_root,
@@ -34,14 +42,20 @@ __all__ = [
     "DataSetError",
     "FeatureData",
     "FeatureSet",
+    "FoundPhotos",
     "ImageSet",
     "OtherSubsetError",
+    "content_digests",
     "data_root",
     "dataset_names",
+    "find_photos",
+    "is_photo",
+    "is_photo_list",
     "load_dataset",
     "load_subset",
     "long_tailed_counts",
     "long_tailed_index",
+    "photo_parts",
     "read_annotations",
     "read_image",
     "read_list",

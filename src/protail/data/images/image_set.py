@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,9 @@ from protail.profile import ClassProfile, class_codes
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# What is opened, by content and not by name: formats of pixels alone, that Pillow decodes itself.
+# Others, such as EPS, would be handed to programs outside.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
 
@@ -72,12 +75,13 @@ def read_image(path: str | os.PathLike[str]) -> Image:
     Parameters
     ----------
     path : path-like
-        Any format that Pillow reads.
+        JPEG, PNG, WebP, BMP, GIF, TIFF or PPM; of several pictures the first.
 
     Returns
     -------
     PIL.Image.Image
-        Mode RGB. Greys, palettes, CMYK and 16 bits are converted; transparency is dropped.
+        Mode RGB, upright as the camera says. Greys, palettes, CMYK and 16 bits are converted;
+        transparency is dropped.
 
     Examples
     --------
@@ -95,14 +99,30 @@ def read_image(path: str | os.PathLike[str]) -> Image:
         "a whole image file. Replace it, or leave such files out with on_bad_image='skip' "
         "(--on-bad-image skip)."
     )
-    with reading(path, expected), module.open(path) as image:
-        if image.mode in _SIXTEEN_BITS:
-            # Pillow would cut off everything above 255, not scale it.
-            image = module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        elif image.mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")
-        rgb: Image = image.convert("RGB")
-        return rgb
+    try:
+        with reading(path, expected), module.open(path, formats=_FORMATS) as image:
+            return _upright_rgb(image)
+    except DataSetError as error:
+        if not isinstance(error.__cause__, module.DecompressionBombError):
+            raise
+        raise DataSetError(
+            f"{path}: it has more than {2 * module.MAX_IMAGE_PIXELS / 1e6:.0f} megapixels, as "
+            "files have that are made to fill the memory; expected fewer. Make it smaller."
+        ) from error
+
+
+def _upright_rgb(image: Any) -> Image:
+    """Decode an opened picture."""
+    module = pillow("reading images")
+    if image.mode in _SIXTEEN_BITS:
+        # Pillow would cut off everything above 255, not scale it.
+        image = module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    rgb: Image = image.convert("RGB")
+    with suppress(Exception):  # a damaged note about the camera spoils no picture
+        rgb = imported("PIL.ImageOps", "reading images", "Pillow", "vision").exif_transpose(rgb)
+    return rgb
 
 
 def unreadable(paths: Sequence[Path]) -> list[int]:

@@ -5,6 +5,13 @@ by its name, every model of timm too.
 """
 
 from protail.models.backbones.cost import check_images, gflops, gflops_with
+from protail.models.backbones.installed import installed_weights
+from protail.models.backbones.pretrained import (
+    RECOMMENDED,
+    Recommended,
+    pretrained_backbone,
+    recommended_backbone,
+)
 from protail.models.backbones.registry import (
     BACKBONES,
     backbone_names,
@@ -31,9 +38,11 @@ from protail.models.backbones.weights import (
 __all__ = [
     "BACKBONES",
     "INDEX",
+    "RECOMMENDED",
     "CifarResNet",
     "ExpertResNet",
     "LoadReport",
+    "Recommended",
     "WeightsError",
     "backbone_names",
     "bundled_weights",
@@ -41,9 +50,12 @@ __all__ = [
     "check_images",
     "gflops",
     "gflops_with",
+    "installed_weights",
     "is_of_weights",
     "load_weights",
     "make_backbone",
+    "pretrained_backbone",
+    "recommended_backbone",
     "register_backbone",
     "resnet32",
     "resnet34_cifar",

