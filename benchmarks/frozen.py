@@ -54,6 +54,8 @@ Array = NDArray[Any]
 SEEDS = (0, 1, 2)
 # Of the classes, so many are left out of the training where novelty is measured.
 LEFT_OUT = 1 / 3
+# With fewer, those that are left tell nothing of others.
+FEWEST_CLASSES = 6
 
 
 @dataclass(frozen=True)
@@ -225,12 +227,13 @@ def tried(make: Callable[[], Any], problem: Problem, seed: int, *, thorough: boo
     by_class = 100 * np.bincount(problem.y_test, right) / np.bincount(problem.y_test)
     thirds = np.array_split(by_class[np.argsort(-problem.counts, kind="stable")], 3)
     surprise = calibration = auroc = np.nan
-    if thorough and hasattr(model, "predict_proba"):
+    if thorough:
         p = model.predict_proba(problem.x_test)
         own = p[np.arange(len(p)), problem.y_test]
         surprise = -np.log(np.maximum(own, 1e-12)).mean()
         calibration = 100 * calibration_error(p.max(1), right)
-        auroc = unseen_auroc(make, problem, seed)
+        if len(by_class) >= FEWEST_CLASSES:
+            auroc = unseen_auroc(make, problem, seed)
     return Scores(
         float(by_class.mean()),
         *(float(third.mean()) for third in thirds),

@@ -40,7 +40,10 @@ class Statistics:
         weight_c = torch.bincount(code_n, weight_n, minlength=n_classes).double()
         weighted_nd = x_nd if weight_n is None else x_nd * weight_n.to(x_nd).unsqueeze(1)
         sum_cd = weight_c.new_zeros(n_classes, x_nd.shape[1])
-        sum_cd.index_add_(0, code_n, weighted_nd.double())
+        if x_nd.is_cuda:  # in an order of its own at every run, if added by index_add_
+            sum_cd.index_put_((code_n,), weighted_nd.double(), accumulate=True)
+        else:
+            sum_cd.index_add_(0, code_n, weighted_nd.double())
         square_dd = (x_nd.mT @ weighted_nd).double()
         return cls(weight_c, sum_cd, square_dd, n_channels or x_nd.shape[1])
 
