@@ -66,14 +66,20 @@ LabelsFile = Annotated[
 TestLabelsFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Its labels, if in another file.")
 ]
-Distance = Annotated[str, opt.chosen_from("", "euclidean", "sqeuclidean", "cosine")]
-Temperature = Annotated[str, opt.chosen_from("", "none", "channel", "class", "dense")]
-Adjustment = Annotated[
-    str, typer.Option(metavar="NUMBER", help="Tau, the margin for rare classes.")
+Method = Annotated[
+    str, opt.chosen_from("", "auto", "whitened", "closed-form", "paper", show_default=False)
 ]
-Normalize = Annotated[str, typer.Option(metavar="NUMBER", help="Length of all rows, or none.")]
-Epochs = Annotated[str, typer.Option(metavar="NUMBER", help="0 is the nearest class mean.")]
-Prior = Annotated[str, opt.chosen_from("Mix of classes in use: ", "uniform", "train")]
+Memorised = Annotated[
+    bool | None,
+    typer.Option("--memorised/--new", help="Whether the backbone has learned from these rows."),
+]
+Prior = Annotated[str, opt.chosen_from("", "uniform", "train", "estimate")]
+# Settings of the paper's method; the page of commands has them.
+Distance = Annotated[str, opt.chosen_from("", "euclidean", "sqeuclidean", "cosine", hidden=True)]
+Temperature = Annotated[str, opt.chosen_from("", "none", "channel", "class", "dense", hidden=True)]
+Adjustment = Annotated[str, typer.Option(hidden=True)]
+Normalize = Annotated[str, typer.Option(hidden=True)]
+Epochs = Annotated[str, typer.Option(hidden=True)]
 Seed = Annotated[int, typer.Option(min=0, help="Same seed, same bits.")]
 
 # Names as they are once capitals and other signs are gone: imageId, "Unnamed: 0".
@@ -102,20 +108,22 @@ def fit(
     weights: opt.Weights = None,
     augment: opt.Augment = 0,
     cache: opt.Cache = None,
+    method: Method = "auto",
+    memorised: Memorised = None,
+    prior: Prior = "uniform",
     distance: Distance = "euclidean",
     temperature: Temperature = "none",
     logit_adjustment: Adjustment = "auto",
     normalize: Normalize = "auto",
     epochs: Epochs = "auto",
-    prior: Prior = "uniform",
     seed: Seed = 0,
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Learn a prototype of each class and save the model.
 
-    It is evaluated on a held-out part first; the saved one has then learned from all rows. Photos
-    go through a pretrained backbone once, which becomes a part of the model.
+    It is evaluated on a held-out part first; the saved one has then learned
+    from all rows.
     """
     check_there(file, test, expected="a feature file, or photos")
     check_there(labels_file, test_labels_file, expected="a file of labels")
@@ -128,6 +136,8 @@ def fit(
 
     check_replaceable(output, overwrite=overwrite)
     settings = {
+        "method": method,
+        "memorised": "auto" if memorised is None else memorised,
         "distance": distance,
         "temperature": _text_or_none(temperature),
         "logit_adjustment": _number("logit-adjustment", logit_adjustment),

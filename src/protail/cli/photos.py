@@ -68,7 +68,7 @@ def fit_photos(
     tell_photos(voice, train, tests)
     embedder = open_backbone(options, settings["device"], voice)
     parts = [train.images.paths] + ([] if tests is None else [tests.images.paths])
-    if not embedder.is_ours:
+    if not embedder.is_ours and settings["memorised"] == "auto":
         settings = {**settings, "memorised": False}
     embedded = embed(voice, embedder, parts, [options.augment, 0], cache)
     data = _training_rows(train, embedded[0], voice)

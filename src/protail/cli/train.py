@@ -110,8 +110,7 @@ def train(
 ) -> None:
     """Train a recipe on a data set and evaluate what came out.
 
-    All of it is kept in a folder, the run: by default runs/RECIPE-DATASET-IMBALANCE-seedN. On a
-    file of features only the classifier is learned; of few photos, --pretrained learns most.
+    The run is by default runs/RECIPE-DATASET-IMBALANCE-seedN.
     """
     from protail.experiments import (
         check_test_images,
