@@ -32,7 +32,6 @@ class FileFit(NamedTuple):
     n_rows: int
     memory: int
     seconds: float
-    steps: int
 
 
 def fit_from_file(n_rows: int, say: Callable[[str], None]) -> FileFit:
@@ -64,7 +63,7 @@ def _fit(rows: Path, labels: Path) -> FileFit:
     classifier = PrototypeClassifier(random_state=0)
     with PeakMemory() as memory:
         seconds = timed(lambda: classifier.fit(x, y))
-    return FileFit(len(x), memory.rise, seconds, classifier.choices_["steps"])
+    return FileFit(len(x), memory.rise, seconds)
 
 
 def step_seconds(n_classes: int) -> float:

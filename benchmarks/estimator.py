@@ -200,7 +200,7 @@ def measure_growth(quick: bool) -> tuple[list[Record], list[Record]]:
     for n, seconds in times.items():
         table.add_row(f"{n:,}", f"{1e3 * seconds:,.2f}", f"{1e6 * seconds / n:.3f}")
         records.append({"data": f"{n} classes", "step_s": seconds})
-    console.print(f"{rows}: fitted in {fit.seconds:.1f} s, {fit.steps} steps")
+    console.print(f"{rows}: fitted in {fit.seconds:.1f} s")
     console.print(table)
     by_class = [seconds / n for n, seconds in times.items()]
     growth = by_class[-1] / by_class[0]

@@ -47,17 +47,17 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     Parameters
     ----------
     method : {"auto", "whitened", "closed-form", "paper"}, default="auto"
-        How prototypes come about. "whitened" is what is said above; "closed-form" the same without
-        learning, from one pass over the rows; "paper" learns by stochastic gradient descent from
-        class means, as published. "auto" is "paper" where one of the settings below that belong to
-        it is given, and where the network that made the features seems to have learned from these
-        very rows; otherwise "whitened".
+        How prototypes are made. "whitened" is what is described above; "closed-form" is the same
+        without the learning; "paper" learns by stochastic gradient descent from class means, as
+        published. "auto" is "paper" if one of the settings that belong to it is given, or if the
+        network that made the features seems to have learned from these very rows; otherwise
+        "whitened".
     memorised : bool or "auto", default="auto"
-        Whether the network that made the features has learned from these very rows; for
-        ``method="auto"``. "auto" judges by the rows.
+        Whether the network that made the features has learned from these very rows, in which case
+        ``method="auto"`` is "paper". "auto" tells from the rows.
     distance : {"euclidean", "sqeuclidean", "cosine"}, default="euclidean"
-        What is measured from row to prototype. This and what follows, up to ``sampling``, belong
-        to ``method="paper"``, but for ``prior``.
+        What is measured from row to prototype. This setting and those that follow, up to
+        ``sampling`` and without ``prior``, belong to ``method="paper"``; giving one implies it.
     temperature : {None, "channel", "class", "dense"}, default=None
         What learns a temperature of its own, which divides squared differences.
     logit_adjustment : float or "auto", default="auto"
@@ -85,9 +85,9 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     sampling : {"class-balanced", "instance", "square-root"}, default="class-balanced"
         Which row comes next.
     reject : float or None, default=None
-        Fraction of rows like the training rows, classes weighing alike, for which ``predict`` may
-        give None: those that look most like no class or are most doubtful. Rows of unknown classes
-        are rejected more often. Not for ``method="paper"``.
+        Fraction of rows of known classes, classes weighing alike, for which ``predict`` may give
+        None: those that look least like any class, and the most doubtful ones. Rows of unknown
+        classes are rejected more often. Not for ``method="paper"``.
     device : str or torch.device, default="auto"
         Where to compute; "auto" is where a tensor lies, and the CPU for everything else.
     random_state : int, RandomState or None, default=None
@@ -102,9 +102,10 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     class_counts_ : ndarray of shape (n_classes,)
         Training rows of each class.
     class_means_ : ndarray of shape (n_classes, n_features_in_)
-        Where the prototypes started, in the space where distances are measured.
+        Means of the classes: of prepared rows in a whitened space, and with the paper's method
+        where its prototypes started.
     prototypes_ : ndarray of shape (n_classes, n_features_in_)
-        Where learning took them.
+        The prototypes, in the same coordinates as ``class_means_``.
     scale_ : float
         Factor on the logits that makes held-out rows most likely; 1 where these say nothing.
     coef_, intercept_, covariance_ : ndarray
@@ -122,7 +123,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     choices_ : dict
         What was chosen from the training rows, and the accuracy it was chosen by.
     history_ : dict
-        ``step`` and ``loss`` of the training.
+        Of the paper's method: ``step`` and ``loss`` of the training; else both are empty.
     n_features_in_ : int
         Width of a row.
 
@@ -253,9 +254,13 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
         """Go on learning from more rows.
 
-        The first call learns and chooses as ``fit`` does. Every later call moves each prototype
-        along with its class mean and then trains on the new rows. With ``epochs=0`` the result is
-        the nearest-class-mean classifier of all rows seen.
+        The first call learns and chooses as ``fit`` does. Every later call adds the new rows to
+        the class means and the covariance and places all prototypes again; what was learned beyond
+        that stays, and the new rows have a say in the calibration.
+
+        With ``method="paper"`` every later call moves each prototype along with its class mean and
+        then trains on the new rows; with ``epochs=0`` the result is the nearest-class-mean
+        classifier of all rows seen.
 
         Parameters
         ----------
@@ -279,10 +284,13 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     def add_classes(self, X: Any, y: Any) -> Self:
         """Add new classes from a few rows; the other prototypes stay as they are, to the bit.
 
-        The new prototypes are placed by the training of the others, in which the class means
-        stand for the rows. Where that leaves no place for a new class, every prototype is put
-        back to its class mean, with a warning. ``classes_`` stays sorted, so a new label may
-        come to stand between old ones.
+        A new prototype is placed by the rule of the others, without learning: at the mean of its
+        rows, drawn towards the centre of all classes the more the fewer rows it has.
+        ``classes_`` stays sorted, so a new label may come to stand between old ones.
+
+        With ``method="paper"`` new prototypes are placed by the training of the others, in which
+        the class means stand for the rows. Where that leaves no place for a new class, every
+        prototype is put back to its class mean, with a warning.
 
         Parameters
         ----------

@@ -378,7 +378,9 @@ class PredictingMixin:
     n_features_in_: int
 
     def predict(self, X: Any) -> Array:
-        """Give the most likely label of each row: with a uniform prior, the nearest prototype's.
+        """Give the most likely label of each row.
+
+        With ``method="paper"`` and a uniform prior, it is that of the nearest prototype.
 
         Parameters
         ----------
@@ -488,9 +490,10 @@ class PredictingMixin:
     def novelty_score(self, X: Any) -> Array:
         """Say how little each row looks like any known class.
 
-        In a whitened space: how much likelier a row is in a class nobody has seen, drawn like the
-        known ones, than in the likeliest known class (the logarithm of the ratio, sharpened as the
-        logits are). With the paper's method: how far the nearest class mean is.
+        In a whitened space: how much likelier the row is in a class that nobody has seen, which
+        lies where the known ones do, than in the likeliest known class (the logarithm of the
+        ratio, sharpened as the logits are, up to a constant). With the paper's method: how far the
+        nearest class mean is.
 
         Parameters
         ----------
@@ -508,9 +511,9 @@ class PredictingMixin:
     def suspicious_rows(self, X: Any, y: Any) -> Suspicious:
         """Find training rows whose label another class explains better.
 
-        Each row is scored by what the other rows say, so that a wrong label cannot vouch for
-        itself; so is a row of a rare class, whose prototype then has one row less. The only row of
-        a class cannot be told from a wrong one and is never named.
+        Each row is scored by the other rows, so that a wrong label cannot vouch for itself. The
+        only row of a class cannot be told from a wrong one and is never listed. Not for
+        ``method="paper"``.
 
         Parameters
         ----------
@@ -555,9 +558,10 @@ class PredictingMixin:
     def estimate_prior(self, X: Any) -> Array:
         """Estimate the mix of classes in rows without labels.
 
-        The mix that makes the rows most likely, by expectation maximisation, drawn towards a
-        uniform one as far as one half of the rows asks for it in the mix of the other: a few rows
-        say nothing. ``prior="estimate"`` uses it for the rows of each call.
+        It is the mix that makes the rows most likely, found by expectation maximisation and drawn
+        towards a uniform one; how far is chosen by how well each half of the rows predicts the
+        other, so a few rows leave it uniform. ``prior="estimate"`` uses it for the rows of each
+        call.
 
         Parameters
         ----------
