@@ -363,7 +363,7 @@ def fit_prototypes(
     space = choose_space(features, labels, counts, settings, rng)
     n_classes, n_draws = int((counts > 0).sum()), len(make_sampler(settings.sampling, labels))
     error = 0.0 if space.accuracy is None else 1 - space.accuracy
-    long = error >= _LONG_WORTH and len(labels) >= _FEW_ROWS * n_classes
+    long = not space.memorised and error >= _LONG_WORTH and len(labels) >= _FEW_ROWS * n_classes
     long = long and ops.as_distance(settings.distance).power <= 1
     long = long and settings.epochs == "auto" and settings.max_steps is None
     plan, short = (make_plan(space, n_classes, n_draws, settings, long=x) for x in (long, False))
