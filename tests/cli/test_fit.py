@@ -68,7 +68,7 @@ def test_json_is_one_object_and_nothing_else_is_said(birds, protail):
     result = ended.json
     assert result["found"]["classes"] == 5
     assert result["evaluation"]["all"] > 0.9
-    assert result["choices"]["distance"] == "euclidean"
+    assert result["choices"]["method"] == "whitened"
 
 
 def test_the_held_out_part_has_every_class_that_can_spare_a_row(birds, protail):

@@ -163,7 +163,7 @@ def test_add_class_keeps_the_names_of_columns(protail, tmp_path):
     lines = [f"{x},{y},{code}" for (x, y), code in zip(rows, codes, strict=True)]
     (tmp_path / "named.csv").write_text("\n".join(["p,q,label", *lines]))
     (tmp_path / "new.csv").write_text("q,p\n50,-50\n51,-50\n")
-    assert protail("fit", "named.csv", "-o", "named").code == 0
+    assert protail("fit", "named.csv", "-o", "named", "--method", "paper").code == 0
     assert protail("add-class", "named", "7", "new.csv").code == 0
     loaded = PrototypeClassifier.load(tmp_path / "named")
     assert loaded.feature_names_in_.tolist() == ["p", "q"]
