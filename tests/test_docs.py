@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from protail.models.backbones.installed import LITE_PACKAGES
 from protail.recipes import recipe_names
 from reference.apart import run_apart
 from reference.documents import (
@@ -176,7 +177,11 @@ def test_every_package_has_a_page():
         for place in folder.rglob("__init__.py")
         if not place.parent.name.startswith("_")
     }
-    assert packages - set(MODULES) == {"protail.cli", "protail.estimator"}
+    assert packages - set(MODULES) == {
+        "protail.cli",
+        "protail.cli.service",
+        "protail.estimator",
+    }
 
 
 def test_the_methods_page_has_every_recipe_and_names_that_exist():
@@ -286,7 +291,7 @@ def test_the_readme_names_the_extras_there_are():
     assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(_extras())
 
 
-@pytest.mark.parametrize("extra", [name for name in _extras() if name not in ("all", "dev")])
+@pytest.mark.parametrize("extra", sorted({*_extras()} - {"all", "dev", "offline"}))
 def test_what_an_extra_brings_is_used(extra):
     source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     for requirement in _extras()[extra]:
@@ -295,3 +300,8 @@ def test_what_an_extra_brings_is_used(extra):
         assert re.search(rf"(from|import|import_module\(\"|imported\(\") ?{name}\b", source), (
             package
         )
+
+
+def test_the_weights_that_an_extra_brings_are_known():
+    packages = {package for package, _ in LITE_PACKAGES.values()}
+    assert {requirement.partition("==")[0] for requirement in _extras()["offline"]} <= packages

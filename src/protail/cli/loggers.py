@@ -43,7 +43,7 @@ def check_service(name: str | None) -> None:
         __import__(name)
     except ImportError as error:
         raise ImportError(
-            f"--log {name} needs {name}, which is not installed. Install it: pip install {name}"
+            f"--log {name} needs the package {name}, which is not installed. Install it with pip."
         ) from error
 
 
