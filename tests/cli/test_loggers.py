@@ -14,7 +14,7 @@ QUICK = ("--set", "classifier.max_steps=2", "--device", "cpu")
 def test_a_service_that_is_not_installed(protail, name, tmp_path):
     ended = protail(*WORDS, "--log", name)
     assert (ended.code, list(tmp_path.iterdir())) == (2, [])
-    assert f"needs the package {name}, which is not installed. Install it with pip." in ended.last_line
+    assert f"needs the package {name}, which is not installed." in ended.last_line
 
 
 def test_no_such_service(protail):
