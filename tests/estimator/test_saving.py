@@ -538,3 +538,10 @@ def test_the_error_can_be_pickled(tmp_path):
     with pytest.raises(ModelFileError) as caught:
         PrototypeClassifier.load(tmp_path / "nothing")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_whoever_may_read_one_file_may_read_both(tmp_path):
+    fitted(max_steps=1).save(tmp_path / "model")
+    modes = {path.stat().st_mode for path in (tmp_path / "model").iterdir()}
+    (tmp_path / "plain").touch()
+    assert modes == {(tmp_path / "plain").stat().st_mode}

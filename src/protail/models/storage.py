@@ -14,6 +14,7 @@ import math
 import os
 import re
 import reprlib
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -99,6 +100,8 @@ def write_files(
         raise OSError(code, os.strerror(code)) from error
     weights = describe_weights(folder / WEIGHTS)
     (folder / MODEL).write_bytes(signed({**header, **contents, "weights": weights}))
+    # safetensors writes a file that nobody else may read.
+    shutil.copymode(folder / MODEL, folder / WEIGHTS)
 
 
 def describe_weights(path: Path) -> Contents:
