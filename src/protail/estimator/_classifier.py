@@ -388,7 +388,9 @@ def _why(model: Whitened, method: str) -> str:
     choice = model.choice
     if choice.accuracy is None:
         return "no class has a row to spare: neutral values, class means"
-    right = f"{100 * choice.accuracy:.1f} % of the rows are right without themselves"
+    right = (
+        f"classes weighing alike, {100 * choice.accuracy:.1f} % of the rows are right when left out"
+    )
     if choice.saturated:
         first = f"{right}: what is good for easy and for memorised rows"
     else:

@@ -163,7 +163,7 @@ def add_new_classes(fitted: PrototypeClassifier, X: Any, y: Any) -> None:
     if not isinstance(fitted.prior, str):
         raise ValueError(
             f"prior is an array of {len(fitted.classes_)} fractions, one for each known class; "
-            "expected 'uniform' or 'train' where classes are added. Use set_params(prior=...)."
+            "expected a name where classes are added. Use set_params(prior=...)."
         )
     device = check_device(fitted.device, X)
     rows, n_zeros = check_rows(fitted, X, reset=False)
