@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_score
 
 from protail import PrototypeClassifier
 from protail.estimator._predicting import class_mix
@@ -126,3 +127,22 @@ def test_a_mix_sums_to_one_and_leaves_out_the_unseen(n_rows, n_classes, seed):
     mix = class_mix(probabilities / probabilities.sum(1, keepdims=True), seen)
     assert mix.sum() == pytest.approx(1)
     assert ((mix > 0) == seen).all()
+
+
+def test_a_rejected_row_counts_as_wrong(digits):
+    x, y, x_test, y_test = digits
+    fitted = PrototypeClassifier(reject=0.1).fit(x, y)
+    assert fitted.score(x_test, y_test) == np.mean(fitted.predict(x_test) == y_test)
+    assert cross_val_score(PrototypeClassifier(reject=0.1), x, y, cv=2).min() > 0.5
+
+
+def test_novelty_has_nothing_to_do_with_the_prior_nor_with_added_classes():
+    x, y, x_test, _ = gaussian_rows([30, 20, 10, 5])
+    fitted = PrototypeClassifier(reject=0.1).fit(x, y)
+    novelty = fitted.novelty_score(x_test)
+    limit = fitted.choices_["novelty_limit"]
+    fitted.set_params(prior=[0.97, 0.01, 0.01, 0.01])
+    np.testing.assert_array_equal(fitted.novelty_score(x_test), novelty)
+    assert np.equal(fitted.predict(x_test[novelty > limit]), None).all()
+    fitted.set_params(prior="uniform").add_classes(x[:5] + 99, np.full(5, 7))
+    assert (fitted.novelty_score(x_test) <= novelty + 1e-9).all()  # one more may explain a row

@@ -6,6 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.metrics import balanced_accuracy_score, recall_score
 
+from protail import PrototypeClassifier
 from protail.baselines import logit_adjusted_regression, nearest_class_mean
 from protail.estimator._features import PREPARATIONS, Features, Placement
 from protail.estimator._gaussian import ClosedForm
@@ -107,3 +108,30 @@ def test_a_sample_is_even_over_the_classes():
     assert counts[3] == 0
     assert counts[2] == 7
     assert abs(counts[0] - counts[1]) <= 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n_classes", "n_channels"), [(300, 64), (5, 50), (20, 200)])
+@pytest.mark.filterwarnings("ignore:The number of unique classes")
+def test_rows_that_do_not_scatter(dtype, n_classes, n_channels):
+    """One row a class, or each row twice: the covariance is rounding."""
+    for seed in range(5):
+        rows = np.random.default_rng(seed).normal(size=(n_classes, n_channels)).astype(dtype)
+        labels = np.arange(n_classes)
+        for times in (1, 2):
+            fitted = PrototypeClassifier().fit(np.tile(rows, (times, 1)), np.tile(labels, times))
+            assert fitted.score(rows, labels) == 1
+
+
+def test_classes_that_come_one_after_the_other():
+    rng = np.random.default_rng(0)
+    centres = 3 * rng.normal(size=(4, 8))
+    labels = np.repeat(range(4), (60, 40, 20, 10))
+    rows = centres[labels] + rng.normal(size=(len(labels), 8))
+    fitted = PrototypeClassifier()
+    with pytest.warns(UserWarning, match="the first rows say nothing"):
+        fitted.partial_fit(rows[labels == 0], labels[labels == 0], classes=range(4))
+    for label in (1, 2, 3):
+        fitted.partial_fit(rows[labels == label], labels[labels == label])
+    assert fitted.score(rows, labels) > 0.95
+    assert fitted.predict_proba(rows).max(1).mean() > 0.8

@@ -75,6 +75,7 @@ def check_settings(estimator: PrototypeClassifier) -> Settings:
     memorised = given["memorised"]
     if not (isinstance(memorised, (bool, np.bool_)) or memorised == "auto"):
         raise ValueError(f"memorised={memorised!r} is not valid; expected True, False or 'auto'.")
+    given["memorised"] = memorised if isinstance(memorised, str) else bool(memorised)
     # A distance with a map of its own cannot be made from its name alone.
     distances = ops.distance_names(ready=True)
     for name, valid in (("distance", distances), ("sampling", SAMPLINGS)):

@@ -108,9 +108,9 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         The prototypes, in the same coordinates as ``class_means_``.
     scale_ : float
         Factor on the logits that makes held-out rows most likely; 1 where these say nothing.
-    coef_, intercept_, covariance_ : ndarray
-        Of a whitened space: weights and bias that give the logits of prepared rows, and the shared
-        covariance of rows around their class means.
+    coef_, intercept_, covariance_, space_centre_ : ndarray
+        Of a whitened space: weights and bias that give the logits of prepared rows, the shared
+        covariance of rows around their class means, and what class means are drawn towards.
     preparation_ : dict of str to ndarray
         Of a whitened space: what is taken off a row first (``centre``), what it is divided by
         (``spread``), and what is taken off at last (``origin``); wide rows are then projected onto
@@ -366,6 +366,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             "intercept_": bias_c.masked_fill(statistics.weight_c == 0, 0),
             "class_means_": statistics.mean_cd,
             "covariance_": statistics.within,
+            "space_centre_": statistics.centre,
             "prototypes_": statistics.centre + weight_cd @ covariance_dd / self.scale_,
         }
         dtype = self.preparation_["origin"].dtype

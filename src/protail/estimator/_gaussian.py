@@ -26,6 +26,7 @@ class Statistics:
     sum_cd: Tensor
     square_dd: Tensor
     n_channels: int  # more than there are here, where these are axes of a wider space
+    rounding: float = 0.0  # part of the squares that may be rounding
 
     @classmethod
     def of(
@@ -45,7 +46,8 @@ class Statistics:
         else:
             sum_cd.index_add_(0, code_n, weighted_nd.double())
         square_dd = (x_nd.mT @ weighted_nd).double()
-        return cls(weight_c, sum_cd, square_dd, n_channels or x_nd.shape[1])
+        rounding = 8 * torch.finfo(x_nd.dtype).eps
+        return cls(weight_c, sum_cd, square_dd, n_channels or x_nd.shape[1], rounding)
 
     @classmethod
     def restored(cls, weight_c: Tensor, mean_cd: Tensor, within_dd: Tensor) -> Statistics:
@@ -60,12 +62,14 @@ class Statistics:
             self.sum_cd + other.sum_cd,
             self.square_dd + other.square_dd,
             self.n_channels,
+            max(self.rounding, other.rounding),
         )
 
     @cached_property
     def mean_cd(self) -> Tensor:
         """The mean of each class; zeros where there are no rows."""
-        return self.sum_cd / self.weight_c.clamp_min(1).unsqueeze(1)
+        least = torch.finfo(self.weight_c.dtype).tiny
+        return self.sum_cd / self.weight_c.clamp_min(least).unsqueeze(1)
 
     @property
     def centre(self) -> Tensor:
@@ -80,7 +84,10 @@ class Statistics:
     @cached_property
     def within(self) -> Tensor:
         """The pooled covariance of the rows around the means of their classes."""
-        return (self.square_dd - self.mean_cd.mT @ self.sum_cd) / self.degrees
+        scatter_dd = self.square_dd - self.mean_cd.mT @ self.sum_cd
+        if scatter_dd.diagonal().sum() <= self.rounding * self.square_dd.diagonal().sum():
+            scatter_dd = torch.zeros_like(scatter_dd)
+        return scatter_dd / self.degrees
 
     def covariance(self, ridge: float) -> tuple[Tensor, Tensor]:
         """Give `within` with what a ridge adds to its diagonal, and that number."""
@@ -151,7 +158,7 @@ class ClosedForm:
 
     def shrink(self, weight: Tensor) -> Tensor:
         """Say how much of its mean the prototype of a class of so many rows has."""
-        return weight / (weight + self.kappa)
+        return weight / (weight + self.kappa).clamp_min(torch.finfo(weight.dtype).tiny)
 
     @property
     def prototypes(self) -> Tensor:

@@ -88,7 +88,7 @@ _PAPER_CHOICES = (
     "batch_size",
 )
 # Tensors of a whitened space.
-_LINEAR = ("coef", "intercept", "covariance")
+_LINEAR = ("coef", "intercept", "covariance", "space_centre")
 # Settings that classifiers of 0.1.0 do not have; they are what is called "paper" now.
 _SINCE_0_1 = {"method": "paper", "memorised": "auto", "reject": None}
 # Where to compute and how much to say belong to the machine and the moment, not to the model.
@@ -541,7 +541,9 @@ def _take_space(
         _check(tensors, name, (n_features,), same, above=0 if name == "spread" else None)
     if n_features != n_channels:
         _check(tensors, "axes", (n_features, n_channels), same)
-    restored.coef_, restored.intercept_, restored.covariance_ = (tensors[n] for n in _LINEAR)
+    _check(tensors, "space_centre", (n_channels,), same)
+    for name in _LINEAR:
+        setattr(restored, f"{name}_", tensors[name])
     restored.preparation_ = {name: tensors[name] for name in PREPARATION_ARRAYS if name in tensors}
     try:
         space_map(restored)

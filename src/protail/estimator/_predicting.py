@@ -175,8 +175,16 @@ class LinearInference(Inference):
 
     @cached_property
     def _centre(self) -> Tensor:
-        means_cd = torch.from_numpy(self._fitted.class_means_[self._is_seen])
-        return self._mapped(means_cd.to(self._map).mean(0, keepdim=True))
+        return self._mapped(torch.from_numpy(self._fitted.space_centre_).to(self._map).unsqueeze(0))
+
+    @cached_property
+    def _bare(self) -> tuple[Tensor, Tensor]:
+        """The weights of the classes that have had rows, and their bias without a prior."""
+        weight_cd, bias_c = (
+            torch.from_numpy(each[self._is_seen]).to(self._features.device, self._dtype)
+            for each in (self._fitted.coef_, self._fitted.intercept_)
+        )
+        return weight_cd.mT, bias_c
 
     def distances_of(self, rows: Tensor) -> Tensor:
         found = ops.distances(self._mapped(rows), self._prototypes, "euclidean")
@@ -186,7 +194,9 @@ class LinearInference(Inference):
         length_b = (self._mapped(rows) - self._centre).square().sum(1)
         fitted = self._fitted
         weight = new_class_weight(fitted.scale_, fitted.choices_["shrinkage"])
-        return _held((weight * length_b).to(self._dtype) - self.scores_of(rows).amax(1))
+        weight_dc, bias_c = self._bare
+        known_b = torch.addmm(bias_c, rows, weight_dc).amax(1)
+        return _held((weight * length_b).to(self._dtype) - known_b)
 
     def rejects(self, rows: Tensor) -> Tensor:
         """Say which rows are too new or too doubtful to be named."""
@@ -375,6 +385,7 @@ class PredictingMixin:
     coef_: Array
     intercept_: Array
     covariance_: Array
+    space_centre_: Array
     n_features_in_: int
 
     def predict(self, X: Any) -> Array:
@@ -399,6 +410,27 @@ class PredictingMixin:
             labels = labels.astype(object)
             labels[inference.collect(inference.rejects)] = None
         return labels
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Give the fraction of rows that get their label; a rejected row counts as wrong.
+
+        Parameters
+        ----------
+        X : array-like, tensor or frame of shape (n_samples, n_features)
+            Feature rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            How much each row counts.
+
+        Returns
+        -------
+        float
+            From 0 to 1.
+        """
+        predicted = self.predict(X)
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        return float(np.average(predicted == check_labels(y, len(predicted)), weights=weights))
 
     def decision_function(self, X: Any) -> Array:
         """Give calibrated logits, the prior included.

@@ -75,13 +75,14 @@ def _place_again(fitted: PrototypeClassifier, features: Features, codes: NDArray
     choices, before = fitted.choices_, statistics_of(fitted, features.device)
     old = Calibration(fitted.scale_, choices["logit_adjustment"], 0.0)
     total = before + sum_rows(features, codes, np.ones(len(codes)), len(fitted.classes_))
-    form = ClosedForm.of(total, choices["ridge"])
+    kappa = None if choices["shrinkage"] else 0.0  # what fell back to class means stays there
+    form = ClosedForm.of(total, choices["ridge"], kappa=kappa)
     known_by = 1.0 if choices["leave_one_out_accuracy"] is None else before.degrees
     calibration = _calibrated(form, features, codes, old, known_by)
     weight_cd, bias_c = linear(form, calibration)
     if choices["learned"]:
         filled_c = before.weight_c > 0
-        closed = linear(ClosedForm.of(before, choices["ridge"]), old)
+        closed = linear(ClosedForm.of(before, choices["ridge"], kappa=choices["shrinkage"]), old)
         found = fitted.coef_, fitted.intercept_
         for now, was, both in zip((weight_cd, bias_c), closed, found, strict=True):
             added = torch.from_numpy(both).to(now) - was
@@ -197,11 +198,13 @@ def _place_beside(
 ) -> None:
     """Place new classes by the rule of the others, which stay; so does the shared covariance."""
     before = statistics_of(fitted, features.device)
-    form = ClosedForm.of(before, fitted.choices_["ridge"])
+    choices = fitted.choices_
+    form = ClosedForm.of(before, choices["ridge"], kappa=choices["shrinkage"])
+    form = replace(form, centre_d=torch.from_numpy(fitted.space_centre_).to(form.centre_d))
     new = sum_rows(features, codes, np.ones(len(codes)), n_new)
     mapped_cd = form.mapped(new.mean_cd)
     beside = replace(form, mean_cd=mapped_cd, weight_c=new.weight_c)
-    calibration = Calibration(fitted.scale_, fitted.choices_["logit_adjustment"], 0.0)
+    calibration = Calibration(fitted.scale_, choices["logit_adjustment"], 0.0)
     weight_cd, bias_c = linear(beside, calibration)
     prototypes_cd = form.centre_d + beside.prototypes @ form.map_dd.mT
     behind = {

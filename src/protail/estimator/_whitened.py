@@ -42,10 +42,12 @@ _RESIDUAL_RIDGE = 30.0
 _SCREENED_ROWS, _SCREENED_A_CLASS, _SCREENED_CLASSES = 512, 6, 512
 # At most so many rows and numbers are prepared at once; at most so many rows are scored without
 # themselves, in at most so many (row, class) pairs.
-_MOST_ROWS, _MOST_NUMBERS = 8192, 2**23
+_MOST_ROWS, _MOST_NUMBERS, _FEWEST_AXES, _MOST_WIDE = 8192, 2**23, 2048, 2**27
 # Part of their mean square that is added to the products of rows that are fewer than channels.
 _DEPENDENT = {torch.float64: 1e-10, torch.float32: 1e-5}
 _MOST_EVIDENCE, _MOST_ENTRIES, _FEWEST_EVIDENCE = 4096, 2**22, 64
+# Learning keeps some ten tables of logits; each class should be in it twice.
+_MOST_LOGITS, _FEWEST_LEARNABLE = 2**25, 2
 # Learning goes through rows x channels x classes some 25 times: no more rows than this allows.
 _MOST_WORK = 5e9
 # Steps of the learning that only says how sharp logits may be, and the mean negative
@@ -291,7 +293,10 @@ class _Space:
     def of_table(cls, kind: str, table: _Table) -> _Space:
         """Prepare all rows, read a block at a time where they are many."""
         features, codes = table.features, table.codes
-        n_most = min(_MOST_ROWS, max(_MOST_NUMBERS // features.n_channels, _FEWEST_EVIDENCE))
+        # Wide rows are projected onto as many axes as rows are taken here.
+        wide = min(_FEWEST_AXES, _MOST_WIDE // features.n_channels)
+        n_most = max(_MOST_NUMBERS // features.n_channels, wide, _FEWEST_EVIDENCE)
+        n_most = min(_MOST_ROWS, n_most)
         some = table.rows(features, even_sample(codes, n_most, table.rng))
         preparation = Preparation.of(kind, *some[::2])
         if len(some.x_nd) == len(codes):
@@ -302,6 +307,9 @@ class _Space:
         evidence = table.rows(placed, _evidence(whole, table.n_classes, table.rng))
         n_most = int(_MOST_WORK / statistics.sum_cd.numel())
         n_most = min(n_most, _MOST_NUMBERS // statistics.sum_cd.shape[1])
+        n_most = min(n_most, _MOST_LOGITS // table.n_classes)
+        if n_most < _FEWEST_LEARNABLE * table.n_classes:  # too few to learn anything from
+            n_most = 0
         learnable = table.rows(placed, even_sample(codes, n_most, table.rng))
         return cls(preparation, statistics, evidence, learnable)
 
@@ -314,7 +322,8 @@ class _Space:
         complete = math.isclose(scattered, float(rows.weight_n.sum()))
         kappa = 0.0 if complete else None
         form = ClosedForm.of(self.statistics, ridge, rows.x_nd.dtype, kappa)
-        if not len(rows.code_n):  # no class has a row to spare: nothing can be known
+        n_filled = int((self.statistics.weight_c > 0).sum())
+        if n_filled < 2 or not len(rows.code_n):  # no row to spare, or nothing to confuse it with
             return Choice(form, Calibration(1.0, 0.0, math.inf), None)
         rows = self.mapped(rows, form)
         if complete:
@@ -388,11 +397,11 @@ def harmless(
     chosen = replace(choice, form=form, calibration=calibration)
     honest, logits_nc = _scored_without(space, chosen, learned=bool(added_cd.any()))
     factor, limits = 1.0, None
-    if len(honest.code_n):
+    if choice.accuracy is not None:
         known = honest.code_n, form.weight_c > 0, honest.weight_n
         factor = final_factor(logits_nc, *known, _LEAST_SURPRISE)
     chosen = replace(chosen, calibration=calibration.times(factor))
-    if reject is not None and len(honest.code_n):
+    if reject is not None and choice.accuracy is not None:
         limits = _limits(honest, factor * logits_nc, chosen, reject)
     exact = ClosedForm.of(space.statistics, form.ridge, kappa=form.kappa)
     weight_cd, bias_c = linear(exact, chosen.calibration, factor * added_cd)
@@ -412,7 +421,8 @@ def _milder(
     """Give what was chosen and then, step by step, what is nearer to class means."""
     form, calibration = choice.form, choice.calibration
     nothing_cd = torch.zeros_like(form.mean_cd)
-    if learn and len(space.learnable.x_nd) * nothing_cd.numel() <= _MOST_WORK:
+    known = choice.accuracy is not None and len(space.learnable.x_nd) > 0
+    if learn and known and len(space.learnable.x_nd) * nothing_cd.numel() <= _MOST_WORK:
         yield form, calibration, _learned(space.mapped(space.learnable, form), choice)
     yield form, calibration, nothing_cd
     yield form, replace(calibration, tau=0.0), nothing_cd
