@@ -16,6 +16,7 @@ from protail._messages import counted
 from protail.cli import options as opt
 from protail.cli import sources
 from protail.cli.command import Voice, command, make_app
+from protail.cli.photos import REPORT
 from protail.cli.sources import Model, open_sources
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def add_class(
     moved = not np.array_equal(_prototypes(after)[others], _prototypes(before))
     what = "went back to the class means" if moved else "did not move"
     voice.say(f"{name!r} added from {came_from}; the other prototypes {what}.")
+    (target / REPORT).unlink(missing_ok=True)
     voice.say(f"Model: {target} (scores and picture were those of the classes before: dropped)")
     voice.finish({**result, "model": str(target)})
 

@@ -101,7 +101,8 @@ def predict(
         listed = f" ({first_few(bad)})" if bad else ""
         voice.say(f"{what}, without a prediction: {n_without:,}{listed}")
     thing = "photo" if loaded.network else "row"
-    voice.say(f"{counted(n_rows - done, thing)} predicted in {in_words(seconds)}: {output}")
+    n_predicted = max(n_rows - done - n_without, 0)
+    voice.say(f"{counted(n_predicted, thing)} predicted in {in_words(seconds)}: {output}")
     unreadable = {"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}
     voice.finish(
         {

@@ -49,6 +49,10 @@ def reading(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
         yield
     except (DataSetError, ImportError):
         raise
+    except FileNotFoundError as error:
+        raise DataSetError(
+            f"{path}: there is no such file; expected one that is there. Check the path."
+        ) from error
     except Exception as error:  # what readers raise on damaged bytes is anything at all
         raise DataSetError(
             f"{path}: it cannot be read ({why(error)}); expected {expected}"
