@@ -67,7 +67,7 @@ def test_photos_are_predicted_and_listed_by_path(name, protail, folder):
     ended = protail("predict", name, "photos/test", "-o", "out.csv", "-k", 2, "--device", "cpu")
     assert ended.code == 0, ended.err
     assert "cannot be read, without a prediction: 1 (photos/test/bee/broken.jpg)" in ended.err
-    assert "10 photos predicted" in ended.err
+    assert "9 photos predicted" in ended.err
     rows = {row["file"]: row for row in csv.DictReader((folder / "out.csv").open())}
     assert rows.pop("photos/test/bee/broken.jpg")["label"] == ""
     assert sorted(rows) == sorted(
