@@ -8,7 +8,14 @@ import sys
 
 import torch
 
+from protail.losses import LogitAdjustedLoss
+from protail.models.heads import PrototypeHead
 from protail.ops import kernels, nearest, reference, top_k
+from protail.ops.kernels import PRECISIONS
+from protail.training.stage2 import FeatureBatch, HeadGroup
+
+# It stands for bfloat16, which the interpreter does not know.
+PRECISIONS["float16"] = 1, torch.float16
 
 # Name: distance, temperature by channel, reduction, precision, small, classes, dtype.
 LOSSES = {
@@ -17,7 +24,9 @@ LOSSES = {
     "small, float16": ("sqeuclidean", False, "sum", "float32", True, 13, torch.float16),
     "tiled": ("euclidean", True, "none", "float32", False, 70, torch.float32),
     "tiled, kept": ("sqeuclidean", True, "mean", "float32", False, 30, torch.float32),
-    "tiled, tf32": ("euclidean", True, "mean", "tf32", False, 30, torch.float32),
+    "tiled, tf32": ("euclidean", True, "mean", "tf32", False, 70, torch.float32),
+    "tiled, tf32, kept": ("euclidean", False, "sum", "tf32", False, 30, torch.float32),
+    "tiled, short": ("sqeuclidean", True, "mean", "float16", False, 70, torch.float32),
     "tiled cosine": ("cosine", False, "mean", "float32", False, 30, torch.float16),
 }
 # Name: distance, temperature by channel, classes, neighbours.
@@ -30,7 +39,8 @@ SEARCHES = {
 
 def compare_loss(distance, scaled, reduction, precision, small, n_classes, dtype):
     """Give the largest errors of the loss and of each gradient, relative to the largest number."""
-    n_rows, n_channels = 20, 24
+    # Whole steps of channels are placed where their gradient will be.
+    n_rows, n_channels = 20, 24 if precision == "float32" else 32
     x, prototypes = (torch.randn(n, n_channels) + 3 for n in (n_rows, n_classes))
     target = torch.randint(n_classes, (n_rows,))
     target[3] = target[7] = target[11]
@@ -44,7 +54,10 @@ def compare_loss(distance, scaled, reduction, precision, small, n_classes, dtype
         temperature = leaves[2] if scaled else None
         options |= {"distance": distance, "temperature": temperature, "reduction": reduction}
         value = loss(*leaves[:2], target, adjustment=adjustment.to(weight.dtype), **options)
-        gradients = torch.autograd.grad((value * weight).sum(), leaves)
+        total = (value * weight).sum()
+        if options.get("precision") == "float16":
+            torch.autograd.grad(total, leaves, retain_graph=True)  # the next places once more
+        gradients = torch.autograd.grad(total, leaves)
         return [value.detach(), *gradients]
 
     found, again = (run(kernels.loss, leaves, precision=precision, small=small) for _ in range(2))
@@ -76,6 +89,22 @@ def compare_search(distance, scaled, n_classes, k):
     }
 
 
+def together():
+    """Say whether several heads get the bits of each alone, by way of stage 2."""
+    counts, batch = [9, 5, 1], FeatureBatch(torch.randn(7, 8), torch.randint(3, (7,)))
+    heads = {name: PrototypeHead(3, 8).set_prototypes(torch.randn(3, 8)) for name in "ab"}
+    losses = {name: LogitAdjustedLoss(counts, tau) for name, tau in zip("ab", (0, 1), strict=True)}
+    total = HeadGroup(heads, losses)(batch)
+    assert type(total.grad_fn).__name__ == "_HeadsLossBackward"
+    total.backward()
+    same = []
+    for head, loss in zip(heads.values(), losses.values(), strict=True):
+        leaf = head.prototypes.detach().clone().requires_grad_()
+        kernels.loss(batch.features, leaf, batch.labels, adjustment=loss.adjustment).backward()
+        same.append(torch.equal(leaf.grad, head.prototypes.grad))
+    return all(same)
+
+
 def lies_on_prototypes():
     """Say whether gradients are finite where a row lies on classes that are not its own."""
     prototypes = torch.randn(20, 16) + 100
@@ -102,6 +131,7 @@ if __name__ == "__main__":
         "losses": {name: compare_loss(*case) for name, case in LOSSES.items()},
         "searches": {name: compare_search(*case) for name, case in SEARCHES.items()},
         "wrong": wrong_targets(),
+        "together": together(),
         "finite": lies_on_prototypes(),
     }
     json.dump(found, sys.stdout)

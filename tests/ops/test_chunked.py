@@ -1,13 +1,15 @@
 """Chunks give what one pass gives, within their budget."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from protail.ops import chunked, reference
-from protail.ops._memory import Blocks
+from protail.ops import Parts, chunked, reference
+from protail.ops._arguments import Blocks
 from reference.problems import (
     ALL_DISTANCES,
     DISTANCES,
@@ -24,6 +26,41 @@ def test_equals_the_loops_whatever_the_budget(problem, budget):
     loss, gradients = problem.loss_and_gradients(chunked.loss, memory_budget=budget)
     assert loss.item() == pytest.approx(problem.naive_losses().mean(), rel=1e-9, abs=1e-12)
     assert_close(gradients, problem.naive_gradients(), rtol=1e-6, atol=1e-8)
+
+
+@given(
+    problems(distance="euclidean", scheme="class"), st.integers(0, 5), st.sampled_from([1, 2**28])
+)
+def test_two_parts_of_the_classes_merge_into_the_loops(problem, cut, budget):
+    cut = min(cut, len(problem.prototypes) - 1)
+    cuts = [slice(0, cut), slice(cut, None)] if cut > 0 else [slice(None)]
+    leaves = [leaf.requires_grad_() for leaf in problem.leaves if leaf is not None]
+    found = []
+
+    def losses(merge):
+        for here in cuts:
+            yield chunked.loss(
+                problem.x,
+                problem.prototypes[here],
+                problem.target - (here.start or 0),
+                temperature=problem.temperature[here],
+                adjustment=None if problem.adjustment is None else problem.adjustment[here],
+                memory_budget=budget,
+                merge=merge,
+            )
+
+    def keep(parts):
+        found.append(parts)
+        return parts
+
+    assert len(list(losses(keep))) == len(cuts)
+    whole = functools.reduce(Parts.merge, found)
+    merged = list(losses(lambda _: whole))
+    for loss in merged:
+        assert loss.item() == pytest.approx(problem.naive_losses().mean(), rel=1e-9, abs=1e-12)
+    gradients = torch.autograd.grad(merged, leaves)
+    expected = [each for each in problem.naive_gradients() if each is not None]
+    assert_close(gradients, expected, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("distance", ALL_DISTANCES)

@@ -40,11 +40,11 @@ FORMS = {
 @pytest.fixture
 def own_names():
     """Forget what a test registers."""
-    from protail.ops.distance import base
+    from protail.ops.distance import _READY
 
-    known = dict(DISTANCES._factories), dict(base._READY)
+    known = dict(DISTANCES._factories), dict(_READY)
     yield
-    for now, before in zip((DISTANCES._factories, base._READY), known, strict=True):
+    for now, before in zip((DISTANCES._factories, _READY), known, strict=True):
         now.clear()
         now.update(before)
 

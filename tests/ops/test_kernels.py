@@ -17,7 +17,7 @@ from protail.ops.kernels import unsupported
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LOSSES = ["small", "small cosine", "small, float16", "tiled", "tiled, kept", "tiled, tf32",
-          "tiled cosine"]  # fmt: skip
+          "tiled, tf32, kept", "tiled, short", "tiled cosine"]  # fmt: skip
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton, for its interpreter"
 )
@@ -43,7 +43,11 @@ def test_losses_in_the_interpreter(interpreted, case):
     found = interpreted["losses"][case]
     assert found["same bits"]
     # TF32 keeps ten digits, so a distance is off by 1e-4 of itself; float16 inputs round gradients.
-    allowed = 2e-3 if "tf32" in case or "float16" in case or case == "tiled cosine" else 3e-6
+    allowed = (
+        2e-3
+        if "tf32" in case or "short" in case or "float16" in case or case == "tiled cosine"
+        else 3e-6
+    )
     assert max(found["errors"]) < allowed
 
 
@@ -54,6 +58,11 @@ def test_searches_in_the_interpreter(interpreted, case):
     assert found["classes"]
     assert found["nearest"]
     assert found["error"] < 1e-6
+
+
+@needs_triton
+def test_heads_learn_together_as_alone(interpreted):
+    assert interpreted["together"]
 
 
 @needs_triton
@@ -123,8 +132,8 @@ def test_benchmarks_run_on_a_cpu(name, monkeypatch, tmp_path, capsys):
     rows = benchmark.main(["--quick", "--json", str(tmp_path / "found.json")])
     assert json.loads((tmp_path / "found.json").read_text())["rows"] == rows
     if name == "stage2":
-        assert [row["case"] for row in rows] == ["one head", "3 heads"]
-        assert rows[0]["difference"] == 0
+        assert [row["case"] for row in rows][:2] == ["one head", "3 heads"]
+        assert all(row["difference"] == 0 for row in rows)
         return
     assert any(row["way"].startswith("protail") for row in rows)
     for row in rows:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protail.ops import MEMORY_BUDGET, _memory, chunked, loss, nearest, search, top_k
-from protail.ops._memory import Blocks, memory_budget
-from protail.ops._rows import _embedding_gradient, sum_rows
+from protail.ops import MEMORY_BUDGET, _arguments, chunked, loss, nearest, search, top_k
+from protail.ops._arguments import Blocks, memory_budget
+from protail.ops._precision import _embedding_gradient, sum_rows
 from protail.ops.selected import _form
 from reference.problems import ALL_DISTANCES, DISTANCES, SCHEMES, make_problem
 
@@ -75,7 +75,7 @@ def gpu_memory(monkeypatch):
 @pytest.fixture
 def like_a_gpu(gpu_memory, monkeypatch):
     """Compute on the CPU with the pieces of a GPU: no caches to fit into, 100 GiB free."""
-    monkeypatch.setattr(_memory, "memory_budget", lambda _, needed: memory_budget(GPU, needed))
+    monkeypatch.setattr(_arguments, "memory_budget", lambda _, needed: memory_budget(GPU, needed))
     monkeypatch.setattr(chunked, "_CACHED_BYTES", None)
     monkeypatch.setattr(search, "_cached", lambda blocks, itemsize: blocks)
     return gpu_memory

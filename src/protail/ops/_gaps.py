@@ -15,7 +15,7 @@ from torch import Tensor
 from protail.ops._arguments import check_inputs
 from protail.ops._precision import whole_products
 from protail.ops._space import Inputs, Space, beyond, exact_distances
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops.distance import Distance, as_distance
 
 # No distance may be further off than this part of its row's largest distance.
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}

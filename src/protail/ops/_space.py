@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from protail.ops._arguments import compute_dtype, scheme_of
-from protail.ops._memory import memory_budget, pieces
-from protail.ops._precision import rounding
-from protail.ops._rows import own_temperature
+from protail.ops._arguments import compute_dtype, memory_budget, pieces, scheme_of
+from protail.ops._precision import own_temperature, rounding
 
 if TYPE_CHECKING:
-    from protail.ops.distance.base import Distance
+    from protail.ops.distance import Distance
 
 # Centring needs a point among the prototypes: where they are many, the mean of some of them,
 # taken at equal steps, serves as well. In elements.

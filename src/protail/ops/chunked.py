@@ -1,7 +1,8 @@
 """The loss over chunks of classes and rows: memory stays within a budget, whatever their number.
 
 The forward pass keeps merged parts only; the backward pass computes each chunk again. The own
-class is left out of its chunk and enters by subtraction, as a part of its own.
+class is left out of its chunk and enters by subtraction, as a part of its own. What other processes
+hold of the classes is one part more.
 """
 
 from __future__ import annotations
@@ -13,13 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from protail.ops._arguments import check_inputs
-from protail.ops._memory import Blocks, pieces
+from protail.ops._arguments import Blocks, check_inputs, pieces
 from protail.ops._parts import Parts
-from protail.ops._precision import full_precision
-from protail.ops._rows import add_rows_, own_temperature
+from protail.ops._precision import add_rows_, full_precision, own_temperature
 from protail.ops._space import Inputs
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops.distance import Distance, as_distance
 
 # Larger pieces fall out of a CPU's caches and take twice the time.
 _CACHED_BYTES = 32 * 2**20
@@ -37,6 +36,7 @@ def loss(
     adjustment: Tensor | None = None,
     reduction: str = "mean",
     memory_budget: int | None = None,
+    merge: Callable[[Parts], Parts] | None = None,
 ) -> Tensor:
     """Give the cross-entropy of the distance logits; see `protail.ops.reference.loss`.
 
@@ -47,6 +47,9 @@ def loss(
     memory_budget : int, optional
         Bytes to use at most beside inputs and gradients (and vectors that a map has moved), forward
         and backward; by default as in `protail.ops.loss`.
+    merge : callable, optional
+        Where these are only some of the classes: turns their `Parts`, all rows at once, into those
+        of all classes. A target that is no index of these classes then belongs to the others.
 
     Returns
     -------
@@ -66,7 +69,8 @@ def loss(
     inputs = Inputs(x, prototypes, temperature)
     if distance.tensors():  # the pieces pull at the inputs only
         inputs, adjustment, distance = distance.flat(inputs, adjustment)
-    loss_b: Tensor = _ChunkedLoss.apply(*inputs, adjustment, target, distance, memory_budget)
+    given = *inputs, adjustment, target, distance, memory_budget, merge
+    loss_b: Tensor = _ChunkedLoss.apply(*given)
     if reduction == "none":
         return loss_b
     return loss_b.sum() if reduction == "sum" else loss_b.mean()
@@ -76,10 +80,15 @@ class _Problem:
     """One loss to compute: its inputs, its space and its pieces."""
 
     def __init__(
-        self, inputs: _Inputs, target_b: Tensor, distance: Distance, budget: int | None
+        self,
+        inputs: _Inputs,
+        target_b: Tensor,
+        distance: Distance,
+        budget: int | None,
+        has_all: bool,
     ) -> None:
         x_bd, prototypes_cd, temperature, _ = self.inputs = inputs
-        self.target_b = target_b
+        self.target_b, self.has_all = target_b, has_all
         self.shared = temperature is not None and temperature.shape[0] == 1
         self.space = distance.space(distance, x_bd, prototypes_cd, temperature)
         if x_bd.device.type == "cpu":
@@ -100,7 +109,16 @@ class _Problem:
         adjustment_c = None if adjustment_c is None else adjustment_c[chunk]
         return x_bd[rows], prototypes_cd[chunk], temperature, adjustment_c
 
-    def own_of(self, rows: slice) -> _Inputs:
+    def with_own(self, rows: slice) -> slice | Tensor:
+        """Choose those of some rows whose target is among the classes that are here."""
+        if self.has_all:
+            return rows
+        target_b = self.target_b[rows]
+        is_here_b = (target_b >= 0) & (target_b < len(self.inputs[1]))
+        here: Tensor = is_here_b.nonzero().squeeze(1) + rows.start
+        return here
+
+    def own_of(self, rows: slice | Tensor) -> _Inputs:
         """Take the inputs of some rows and of each one's target class."""
         x_bd, prototypes_cd, temperature, adjustment_c = self.inputs
         target_b = self.target_b[rows]
@@ -129,36 +147,40 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
-        *inputs, target_b, distance, budget = given
-        problem, x_bd = _Problem(tuple(inputs), target_b, distance, budget), given[0]
-        loss_b: Tensor = x_bd.new_empty(len(x_bd), dtype=problem.space.result_dtype)
-        log_total_b = torch.empty_like(loss_b)
+        *inputs, target_b, distance, budget, merge = given
+        ctx.about = distance, budget, merge is None
+        problem, x_bd = _Problem(tuple(inputs), target_b, *ctx.about), given[0]
+        shape, dtype = (3, len(x_bd)), problem.space.result_dtype
+        whole = Parts(*x_bd.new_full(shape, -torch.inf, dtype=dtype))
         with full_precision(x_bd.device):
             for rows in problem.row_pieces():
-                own_b = problem.own_logits(problem.own_of(rows))
+                own = problem.with_own(rows)
+                whole.target_b[own] = problem.own_logits(problem.own_of(own))
+                own_b = whole.target_b[rows]
                 parts = Parts.of(own_b.unsqueeze(1), own_b)
                 for chunk in problem.class_pieces():
                     logits_bc = problem.chunk_logits(problem.chunk_of(rows, chunk))
                     logits_bc.masked_fill_(problem.is_own(rows, chunk), -torch.inf)
                     parts = parts.merge(Parts.of(logits_bc))
-                loss_b[rows], log_total_b[rows] = parts.loss(), parts.log_total()
-        ctx.save_for_backward(*inputs, target_b, log_total_b)
-        ctx.distance, ctx.budget = distance, budget
-        return loss_b
+                whole.peak_b[rows], whole.total_b[rows] = parts.peak_b, parts.total_b
+            whole = whole if merge is None else merge(whole)
+        ctx.save_for_backward(*inputs, target_b, whole.log_total())
+        return whole.loss()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_b: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, target_b, log_total_b = ctx.saved_tensors
-        problem = _Problem(tuple(inputs), target_b, ctx.distance, ctx.budget)
+        problem = _Problem(tuple(inputs), target_b, *ctx.about)
         pulls = _Pulls(problem, ctx.needs_input_grad[:4])
         with full_precision(target_b.device):
             for rows in problem.row_pieces():
+                own = problem.with_own(rows)
+                pulls.add_own(own, _Weigh(log_total_b[own], grad_b[own]))
                 weigh = _Weigh(log_total_b[rows], grad_b[rows])
-                pulls.add_own(rows, weigh)
                 for chunk in problem.class_pieces():
                     pulls.add_chunk(rows, chunk, weigh)
-        return *pulls.totals, None, None, None
+        return *pulls.totals, None, None, None, None
 
 
 class _Weigh(NamedTuple):
@@ -187,7 +209,7 @@ class _Pulls:
             for tensor, need in zip(problem.inputs, needs, strict=True)
         ]
 
-    def add_own(self, rows: slice, weigh: _Weigh) -> None:
+    def add_own(self, rows: slice | Tensor, weigh: _Weigh) -> None:
         leaves, logits_b = self._compute(self.problem.own_logits, self.problem.own_of(rows))
         by_x, *by_class = self._pull(leaves, logits_b, weigh.own(logits_b.detach()))
         self._add(0, rows, by_x)
@@ -210,7 +232,7 @@ class _Pulls:
         self._add(2, slice(None) if self.problem.shared else chunk, by_temperature)
         self._add(3, chunk, by_adjustment)
 
-    def _add(self, i: int, where: slice, pull: Tensor | None) -> None:
+    def _add(self, i: int, where: slice | Tensor, pull: Tensor | None) -> None:
         total = self.totals[i]
         if total is not None and pull is not None:
             total[where] += pull

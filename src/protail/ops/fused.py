@@ -18,10 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from protail._messages import unknown_name
 from protail.ops._arguments import check_inputs, compute_dtype, scheme_of
-from protail.ops._precision import full_precision, rounding, smallest_length
-from protail.ops._rows import sum_rows
+from protail.ops._precision import full_precision, rounding, smallest_length, sum_rows
 from protail.ops._space import Inputs
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops.distance import Distance, as_distance
 
 _REDUCTIONS = ("mean", "sum")
 

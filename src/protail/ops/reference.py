@@ -8,10 +8,9 @@ from torch import Tensor
 
 from protail.ops._arguments import check_inputs, compute_dtype
 from protail.ops._gaps import measured
-from protail.ops._precision import full_precision, whole_products
-from protail.ops._rows import own_temperature, take_rows
+from protail.ops._precision import full_precision, own_temperature, take_rows, whole_products
 from protail.ops._space import Inputs
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops.distance import Distance, as_distance
 
 
 def distances(

@@ -14,22 +14,25 @@ import torch
 from torch import Tensor
 
 from protail._messages import unknown_name
-from protail.ops import kernels
-from protail.ops._arguments import check_inputs
-from protail.ops._memory import Blocks, pieces
+from protail.ops import _short, kernels
+from protail.ops._arguments import Blocks, check_inputs, compute_dtype, pieces
 from protail.ops._parts import TopK
 from protail.ops._precision import whole_products
 from protail.ops._space import Inputs, Points, Space, beyond, exact_distances
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops.distance import Distance, as_distance
 
 # Scores of this size stay in a CPU's last cache between the product and the minimum. Smaller ones
 # would only start more parallel regions, which is slow where other programs keep the cores busy.
 _CACHED_BYTES = 16 * 2**20
 _CACHED_CLASSES = 8192
 _CACHED_ROWS = 64
+# Numbers of pairs of vectors that a core's cache holds in float64.
+_CACHED_NUMBERS = 2**17
 # Copies of a block that choosing candidates needs; that a list of all candidate pairs needs.
 _COPIES = 4
 _PAIR_COPIES = 32
+# Pairs that are computed exactly at a time.
+_PAIRS = 4096
 # Distances that differ by less, as a part of themselves, are compared without a root.
 _NEARLY_EQUAL = 2.0**-36
 FORMS = ("auto", "kernels", "torch")
@@ -87,6 +90,56 @@ def nearest(
     return class_b
 
 
+@torch.no_grad()
+def highest(x: Tensor, weights: Tensor, bias: Tensor) -> Tensor | None:
+    """Find the class with the highest ``x . w + b`` of each row, where classes are many.
+
+    Parameters
+    ----------
+    x : Tensor
+        Rows (batch, channels).
+    weights : Tensor
+        (classes, channels).
+    bias : Tensor
+        One number a class.
+
+    Returns
+    -------
+    Tensor or None
+        Class index of each row as float64 gives it, of equals the first; -1 where numbers are too
+        large or small. None where computing all scores is as fast: few classes, another device or
+        dtype.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protail.ops import highest
+    >>> highest(torch.ones(1, 2), torch.eye(2), torch.zeros(2)) is None
+    True
+    """
+    if not _short.pays(x, weights, torch.promote_types(x.dtype, weights.dtype)):
+        return None
+    x, weights = x.float(), weights.float()
+    middle_d = weights[:: max(1, weights.numel() // 2**16)].mean(0)  # the same for all classes
+    found = _short.candidates(
+        x,
+        (
+            _short.Table.of(weights[some] - middle_d, bias[some])
+            for some in pieces(len(weights), _short.CLASSES)
+        ),
+    )
+    if found is None:
+        return None
+    row_p, class_p = found
+    score_p = torch.zeros(len(row_p), dtype=torch.float64)
+    open_p = (row_p.bincount(minlength=len(x)) > 1)[row_p].nonzero().squeeze(1)
+    for some in pieces(len(open_p), max(1, _CACHED_NUMBERS // x.shape[1])):
+        pair_p = open_p[some]
+        product_pd = x[row_p[pair_p]].double() * weights[class_p[pair_p]]
+        score_p[pair_p] = product_pd.sum(1) + bias[class_p[pair_p]]
+    return _short.first_of_highest(row_p, class_p, score_p, len(x))
+
+
 class _Lowest(NamedTuple):
     """The lowest score of some classes, and whether rounding leaves open whose it is."""
 
@@ -131,6 +184,7 @@ def top_k(
     temperature: Tensor | None = None,
     memory_budget: int | None = None,
     form: str = "auto",
+    merge: Callable[[TopK], TopK] | None = None,
 ) -> TopK:
     """Find the k nearest prototypes of each row, nearest first, equally near ones by index.
 
@@ -146,6 +200,9 @@ def top_k(
     form : {"auto", "kernels", "torch"}
         What looks for candidates: Triton kernels (an NVIDIA GPU, temperatures by channel or none)
         or torch. The answer is the same.
+    merge : callable, optional
+        Where these are only some of the classes: turns what was found among them into what is
+        found among all.
 
     Returns
     -------
@@ -164,10 +221,13 @@ def top_k(
     if not 1 <= k <= len(prototypes):
         raise ValueError(f"k={k!r}; expected 1 to {len(prototypes)}, the number of classes.")
     if len(x) == 0:
-        return TopK(x.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=x.device))
-    if _by_kernels(form, inputs, distance, k):
-        return _in_kernels(inputs, k, distance, memory_budget)
-    return _in_torch(inputs, k, distance, memory_budget)
+        found = TopK(x.new_empty(0, k), torch.empty(0, k, dtype=torch.int64, device=x.device))
+    elif _by_kernels(form, inputs, distance, k):
+        found = _in_kernels(inputs, k, distance, memory_budget)
+    else:
+        found = _in_torch(inputs, k, distance, memory_budget)
+    found = found if merge is None else merge(found)
+    return found._replace(distances_bk=found.distances_bk.to(compute_dtype(*inputs)))
 
 
 def _by_kernels(form: str, inputs: Inputs, distance: Distance, k: int) -> bool:
@@ -193,8 +253,7 @@ def _in_kernels(inputs: Inputs, k: int, distance: Distance, budget: int | None) 
 def _in_torch(inputs: Inputs, k: int, distance: Distance, budget: int | None) -> TopK:
     with whole_products(inputs.x_bd.device):
         space = distance.space(distance, *inputs, any_length=True)
-        found = _exactly(space, inputs, k, budget)
-    return found._replace(distances_bk=found.distances_bk.to(space.result_dtype))
+        return _exactly(space, inputs, k, budget)
 
 
 def _exactly(space: Space, inputs: Inputs, k: int, budget: int | None) -> TopK:
@@ -223,7 +282,7 @@ def _in_wider_numbers(
 
 def _put(found: TopK, rows_b: Tensor, part: TopK) -> None:
     for whole, some in zip(found, part, strict=True):
-        whole[rows_b] = some
+        whole[rows_b] = some.to(whole.dtype)
 
 
 class _Shortlist(NamedTuple):

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from protail._messages import unknown_name
 from protail.ops import chunked, fused, kernels, reference
-from protail.ops._arguments import check_inputs, check_target, compute_dtype, scheme_of
-from protail.ops._memory import Blocks
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops._arguments import Blocks, check_inputs, check_target, compute_dtype, scheme_of
+from protail.ops.distance import Distance, as_distance
 
 _REDUCTIONS = ("mean", "none", "sum")
 FORMS = ("auto", "kernels", "fused", "chunked", "reference")

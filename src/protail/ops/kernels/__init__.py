@@ -6,7 +6,7 @@ Triton is imported by the first call.
 """
 
 from protail.ops.kernels._device import PRECISIONS, precision_of, unsupported
-from protail.ops.kernels.head import MOST_BYTES, loss
+from protail.ops.kernels.head import MOST_BYTES, loss, losses, not_together
 from protail.ops.kernels.search import MOST, cannot_find, find
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "cannot_find",
     "find",
     "loss",
+    "losses",
+    "not_together",
     "precision_of",
     "unsupported",
 ]

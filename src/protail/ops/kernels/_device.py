@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from protail.ops._arguments import compute_dtype, scheme_of
-from protail.ops.distance.base import Distance
-from protail.ops.distance.euclidean import Euclidean
+from protail.ops.distance import Distance, Euclidean
 
 # By the name of how products are taken: products of parts for one, and what a part is.
 PRECISIONS = {
@@ -80,6 +79,17 @@ class Tiles(NamedTuple):
     deep: int
     warps: int
     stages: int
+    described: bool = False  # read by descriptors, which Hopper's copy engine follows
+
+    def table(self, vectors: Tensor, rows: int, columns: int | None = None) -> Any:
+        """Give a table as a product takes it, so many rows and columns at a time."""
+        if not self.described:
+            return vectors
+        from triton.tools.tensor_descriptor import (  # type: ignore[import-untyped]
+            TensorDescriptor,
+        )
+
+        return TensorDescriptor.from_tensor(vectors, [rows, columns or self.deep])
 
     def options(self) -> dict[str, int]:
         """Give what a launch takes beside its arguments."""
@@ -91,7 +101,7 @@ class Tiles(NamedTuple):
         return self._replace(stages=max(1, min(self.stages, fit)))
 
 
-_INTERPRETED = Tiles(16, 16, 16, 4, 1)
+_INTERPRETED = Tiles(16, 16, 16, 4, 1, described=True)
 # Classes are placed in whole tiles of this size, so that any tile below divides them.
 CLASS_STEP = 128
 
@@ -104,7 +114,7 @@ def product_tiles(n_rows: int, parts: int, dtype: torch.dtype, device: torch.dev
     tiles = (
         Tiles(64, 64, deep, 4, 3 if parts == 3 else 5)
         if n_rows <= 64
-        else Tiles(128, 128, deep, 4, 3)
+        else Tiles(128, 128, deep, 4, 3, _follows_descriptors(device.index or 0))
     )
     return tiles.fitted(dtype.itemsize, device)
 
@@ -114,7 +124,14 @@ def gradient_tiles(n_channels: int, dtype: torch.dtype, device: torch.device) ->
     if interpreted():
         return _INTERPRETED
     right = 64 if n_channels <= 64 else 128
-    return Tiles(128, right, 128 // dtype.itemsize, 8, 3).fitted(dtype.itemsize, device)
+    described = _follows_descriptors(device.index or 0)
+    tiles = Tiles(128, right, 128 // dtype.itemsize, 4 if described else 8, 3, described)
+    return tiles.fitted(dtype.itemsize, device)
+
+
+@functools.cache
+def _follows_descriptors(index: int) -> bool:
+    return torch.cuda.get_device_capability(index) >= (9, 0)
 
 
 @functools.cache
@@ -140,10 +157,13 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
     if interpreted():
         kernel[grid](*arguments, **constants)
         return
-    first = arguments[0]
+    first = next(each for each in arguments if isinstance(each, Tensor))
     if first.device.index != torch.cuda.current_device():
         with torch.cuda.device(first.device):
             launch(kernel, grid, *arguments, **constants)
+        return
+    if constants.get("DESCRIBED"):  # a descriptor is made anew for each start
+        kernel[grid](*arguments, **constants)
         return
     key = (
         kernel.fn,

@@ -14,14 +14,18 @@ def score_tiles(
     low,  # (rows, groups of classes): the lowest score of each group
     n, n_rows, n_groups, first_group, width,
     GROUP: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """Give the square of each distance but for the row's own, the lowest of each group."""
     blocks = tl.cdiv(n_rows, BLOCK_B)
     tile = tl.program_id(0) // blocks
-    row = tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B)
+    first_row = tl.program_id(0) % blocks * BLOCK_B
+    row = first_row + tl.arange(0, BLOCK_B)
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
-    product = _product(rows, classes, row, at, width, PARTS, BLOCK_B, BLOCK_C, DEEP)
+    product = _product(
+        rows, classes, first_row, tile * BLOCK_C, width,
+        PARTS, BLOCK_B, BLOCK_C, DEEP, 0, DESCRIBED,
+    )  # fmt: skip
     score = tl.load(class_square + at)[None, :] - 2 * product
     score = tl.where((at < n)[None, :], score, float("inf"))
     if GROUP > 1:

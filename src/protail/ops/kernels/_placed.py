@@ -24,10 +24,13 @@ class Placed(NamedTuple):
     across: Tensor | None  # the same with channels first
     n: int
     width: int
+    spread: int = 0  # so many numbers, then as much room; without room if 0
 
     def total(self) -> Tensor:
         """Give the vectors in float32, without padding."""
         vectors_nd = self.vectors[: self.n].float()
+        if self.spread:
+            return vectors_nd.view(self.n, -1, 2, self.spread)[:, :, 0].flatten(1)
         if vectors_nd.shape[1] == self.width:
             return vectors_nd
         return vectors_nd[:, : self.width] + vectors_nd[:, self.width :]
@@ -54,15 +57,23 @@ class Placing(NamedTuple):
         *,
         across: bool = False,
         measured: tuple[Tensor, Tensor] | None = None,
+        room: Tensor | None = None,
     ) -> Placed:
-        """Place vectors, in whole steps; ``measured`` takes squares and errors in."""
+        """Place vectors, in whole steps; ``measured`` takes squares and errors in.
+
+        ``room``, as large as the vectors are in float32, takes those of one part in.
+        """
         from protail.ops.kernels import _tiles
 
         n, n_channels = vectors_nd.shape
         n_padded, width = whole(n, step), whole(n_channels, self.step)
         parts, dtype = PRECISIONS[self.precision]
         copies = 2 if parts == 3 else 1
-        placed = vectors_nd.new_empty(n_padded, copies * width, dtype=dtype)
+        spread = 0
+        if room is None:
+            placed = vectors_nd.new_empty(n_padded, copies * width, dtype=dtype)
+        else:
+            placed, spread = room.view(dtype), self.step if dtype.itemsize == 2 else 0
         other = vectors_nd.new_empty(width, copies * n_padded, dtype=dtype) if across else None
         square_n, error_n = (vectors_nd.new_empty(n_padded), None) if measured is None else measured
         block = min(512, 1 << (width - 1).bit_length())
@@ -86,11 +97,12 @@ class Placing(NamedTuple):
             ACROSS=across,
             ERROR=error_n is not None,
             PARTS=parts,
+            SPREAD=spread,
             ROWS=rows,
             BLOCK=block,
             num_warps=4,
         )
-        return Placed(placed, square_n, error_n, other, n, width)
+        return Placed(placed, square_n, error_n, other, n, width, spread)
 
 
 def middle_of(prototypes_cd: Tensor) -> Tensor:

@@ -41,8 +41,12 @@ def measure(
 
 @triton.jit
 def weigh(
-    distance,  # (rows, classes): becomes what multiplies x - c
-    adjustment, target, loss, n_rows, n_classes, rate, least,
+    distance,  # (rows, heads, classes): becomes what multiplies x - c
+    adjustment,  # (heads, classes)
+    target,
+    loss,  # (rows, heads)
+    n_rows,  # times heads
+    n_classes, n_heads, rate, least,
     ROOT: tl.constexpr, ADJUSTED: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Turn distances into the loss of each row and what pulls in its gradients, in place."""
@@ -53,9 +57,10 @@ def weigh(
     far = tl.load(there, mask=known, other=0.0)
     logit = -rate * far
     if ADJUSTED:
-        logit += tl.load(adjustment + klass, mask=klass < n_classes, other=0.0)[None, :]
+        there_too = adjustment + (row % n_heads)[:, None] * n_classes + klass[None, :]
+        logit += tl.load(there_too, mask=known, other=0.0)
     logit = tl.where((klass < n_classes)[None, :], logit, float("-inf"))
-    own = tl.load(target + row, mask=row < n_rows, other=0)
+    own = tl.load(target + row // n_heads, mask=row < n_rows, other=0)
     is_own = klass[None, :] == own[:, None]
     peak = tl.max(logit, 1)
     power = tl.exp(logit - peak[:, None])

@@ -3,7 +3,8 @@
 A product of two tables of vectors, one a row, is taken of numbers that the matrix units can hold:
 bfloat16, or float32 rounded to TF32's ten digits. With ``PARTS == 3`` a row holds each number twice
 as what it rounds to and what is left, and three products give nearly all digits of float32.
-Tables are padded with zeros to whole tiles, so no product asks where it ends.
+Tables are padded with zeros to whole tiles, so no product asks where it ends. A table of bfloat16
+that lies where its gradient in float32 will be is spread: ``SPREAD`` numbers, then as much room.
 """
 
 # mypy: ignore-errors
@@ -23,49 +24,67 @@ def _rounded(number, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def _column(at, SPREAD: tl.constexpr):
+    """Say where in its row a channel lies."""
+    return at // SPREAD * (2 * SPREAD) + at % SPREAD if SPREAD else at
+
+
+@triton.jit
+def _places(
+    step, steps, width, DEEP: tl.constexpr, SPREAD: tl.constexpr, PARTS: tl.constexpr
+):  # fmt: skip
+    """Say from which columns of either table a step of a product comes."""
+    if PARTS == 1:
+        from_b = step * DEEP
+        from_a = _column(from_b, SPREAD)
+    else:  # what was left first: the matrix units cut a sum off at its size
+        part = step // steps
+        from_a = (step - part * steps) * DEEP
+        from_b = from_a + (part == 1) * width
+        from_a = from_a + (part == 0) * width
+    return from_a, from_b
+
+
+@triton.jit
 def _product(
-    a,
-    b,
-    a_rows,
-    b_rows,
-    width,
-    PARTS: tl.constexpr,
-    BLOCK_A: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    DEEP: tl.constexpr,
-):
+    a, b, first_a, first_b, width,
+    PARTS: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, DEEP: tl.constexpr,
+    SPREAD: tl.constexpr = 0,  # of ``a``
+    DESCRIBED: tl.constexpr = False,  # the tables are descriptors, which read a tile at once
+):  # fmt: skip
     """Multiply rows of ``a`` by rows of ``b``."""
-    stride = width * (2 if PARTS == 3 else 1)
-    deep = tl.arange(0, DEEP)
-    a += a_rows.to(tl.int64)[:, None] * stride + deep[None, :]
-    b += b_rows.to(tl.int64)[:, None] * stride + deep[None, :]
     total = tl.zeros((BLOCK_A, BLOCK_B), tl.float32)
     steps = width // DEEP
-    if PARTS == 3 and BLOCK_A * BLOCK_B == 4096:  # room for two sums: everything is read once
-        rest = tl.zeros((BLOCK_A, BLOCK_B), tl.float32)
-        for step in range(steps):
-            at = step * DEEP
-            high_a, low_a = tl.load(a + at), tl.load(a + width + at)
-            high_b, low_b = tl.trans(tl.load(b + at)), tl.trans(tl.load(b + width + at))
-            rest = tl.dot(low_a, high_b, rest, input_precision="tf32")
-            rest = tl.dot(high_a, low_b, rest, input_precision="tf32")
-            total = tl.dot(high_a, high_b, total, input_precision="tf32")
-        total += rest
-    else:
+    if DESCRIBED:
         for step in range(PARTS * steps):
-            if PARTS == 1:
-                from_a = step * DEEP
-                from_b = from_a
-            else:  # what was left first: the matrix units cut a sum off at its size
-                part = step // steps
-                from_a = (step - part * steps) * DEEP
-                from_b = from_a + (part == 1) * width
-                from_a = from_a + (part == 0) * width
-            from_a = tl.multiple_of(from_a, DEEP)
-            from_b = tl.multiple_of(from_b, DEEP)
-            total = tl.dot(
-                tl.load(a + from_a), tl.trans(tl.load(b + from_b)), total, input_precision="tf32"
-            )
+            from_a, from_b = _places(step, steps, width, DEEP, SPREAD, PARTS)
+            left = a.load([first_a, from_a])
+            right = b.load([first_b, from_b])
+            total = tl.dot(left, tl.trans(right), total, input_precision="tf32")
+    else:
+        stride = width * (2 if PARTS == 3 else 1)
+        deep = tl.arange(0, DEEP)
+        a_rows = first_a + tl.arange(0, BLOCK_A)
+        b_rows = first_b + tl.arange(0, BLOCK_B)
+        a += a_rows.to(tl.int64)[:, None] * (2 * stride if SPREAD else stride) + deep[None, :]
+        b += b_rows.to(tl.int64)[:, None] * stride + deep[None, :]
+        if PARTS == 3 and BLOCK_A * BLOCK_B == 4096:  # room for two sums: all is read once
+            rest = tl.zeros((BLOCK_A, BLOCK_B), tl.float32)
+            for step in range(steps):
+                at = step * DEEP
+                high_a, low_a = tl.load(a + at), tl.load(a + width + at)
+                high_b, low_b = tl.trans(tl.load(b + at)), tl.trans(tl.load(b + width + at))
+                rest = tl.dot(low_a, high_b, rest, input_precision="tf32")
+                rest = tl.dot(high_a, low_b, rest, input_precision="tf32")
+                total = tl.dot(high_a, high_b, total, input_precision="tf32")
+            total += rest
+        else:
+            for step in range(PARTS * steps):
+                from_a, from_b = _places(step, steps, width, DEEP, SPREAD, PARTS)
+                from_a = tl.multiple_of(from_a, DEEP)
+                from_b = tl.multiple_of(from_b, DEEP)
+                left, right = tl.load(a + from_a), tl.load(b + from_b)
+                total = tl.dot(left, tl.trans(right), total, input_precision="tf32")
     return total
 
 
@@ -87,6 +106,7 @@ def place(
     ACROSS: tl.constexpr,
     ERROR: tl.constexpr,
     PARTS: tl.constexpr,
+    SPREAD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -132,7 +152,8 @@ def place(
         found += tl.sum(kept * kept, 1)
         if ERROR:
             lost += tl.sum((number - kept) * (number - kept), 1)
-        out = placed + here * (copies * width) + at[None, :]
+        stride = (2 if SPREAD else copies) * width
+        out = placed + here * stride + _column(at, SPREAD)[None, :]
         stored = (row < n_padded)[:, None] & (at < width)[None, :]
         tl.store(out, high, mask=stored)
         if PARTS == 3:
@@ -151,15 +172,21 @@ def place(
 
 @triton.jit
 def _measured(
-    rows, classes, row_square, class_square, row, at, width, lift, least,
-    ROOT: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr,
+    rows, classes, row_square, class_square, first_row, first_class, width, lift, least,
+    ROOT: tl.constexpr, PARTS: tl.constexpr, SPREAD: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
-    """Measure a tile, classes by rows; ``at`` is where in their table the classes are."""
-    product = _product(classes, rows, at, row, width, PARTS, BLOCK_C, BLOCK_B, DEEP)
+    """Measure a tile, classes by rows; give one over the distance too, if a root."""
+    product = _product(
+        classes, rows, first_class, first_row, width,
+        PARTS, BLOCK_C, BLOCK_B, DEEP, SPREAD, DESCRIBED,
+    )  # fmt: skip
+    row = first_row + tl.arange(0, BLOCK_B)
+    at = first_class + tl.arange(0, BLOCK_C)
     size = tl.load(class_square + at)[:, None] + tl.load(row_square + row)[None, :]
     square = tl.maximum(size - (2 - 2 * lift) * product, least)
-    return tl.sqrt(square) if ROOT else square
+    inverse = tl.rsqrt(square) if ROOT else square
+    return square * inverse if ROOT else square, inverse
 
 
 @triton.jit
@@ -180,16 +207,18 @@ def sum_tiles(
     stored,  # (classes, rows): distances, where they are few enough to be kept
     n, first, n_rows, n_rows_padded, n_tiles, width, rate, lift, least,
     STORED: tl.constexpr, ROOT: tl.constexpr, ADJUSTED: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr,
+    SPREAD: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """Sum ``exp(logit)`` over each tile of classes."""
     blocks = tl.cdiv(n_rows, BLOCK_B)
     tile = tl.program_id(0) // blocks
-    row = tl.program_id(0) % blocks * BLOCK_B + tl.arange(0, BLOCK_B)
+    first_row = tl.program_id(0) % blocks * BLOCK_B
+    row = first_row + tl.arange(0, BLOCK_B)
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
-    distance = _measured(
-        rows, classes, row_square, class_square, row, at, width, lift, least,
-        ROOT, PARTS, BLOCK_B, BLOCK_C, DEEP,
+    distance, _ = _measured(
+        rows, classes, row_square, class_square, first_row, tile * BLOCK_C, width, lift, least,
+        ROOT, PARTS, SPREAD, BLOCK_B, BLOCK_C, DEEP, DESCRIBED,
     )  # fmt: skip
     if STORED:
         tl.store(stored + at[:, None] * n_rows_padded + row[None, :], distance)
@@ -278,21 +307,23 @@ def pull_tiles(
     stored,
     n, n_padded, first, n_rows, n_rows_padded, width, rate, lift, least, factor,
     GRAD_STRIDE: tl.constexpr, ROW_SUMS: tl.constexpr, STORED: tl.constexpr,
-    ROOT: tl.constexpr, ADJUSTED: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr,
+    ROOT: tl.constexpr, ADJUSTED: tl.constexpr, PARTS: tl.constexpr, SPREAD: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DEEP: tl.constexpr, DESCRIBED: tl.constexpr,
 ):  # fmt: skip
     """Measure a tile again and give what multiplies ``x - c`` in the gradients."""
     blocks = n_rows_padded // BLOCK_B
     tile = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks
-    row = block * BLOCK_B + tl.arange(0, BLOCK_B)
+    first_row = block * BLOCK_B
+    row = first_row + tl.arange(0, BLOCK_B)
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
     if STORED:
         distance = tl.load(stored + at[:, None] * n_rows_padded + row[None, :])
+        inverse = 1 / distance if ROOT else distance
     else:
-        distance = _measured(
-            rows, classes, row_square, class_square, row, at, width, lift, least,
-            ROOT, PARTS, BLOCK_B, BLOCK_C, DEEP,
+        distance, inverse = _measured(
+            rows, classes, row_square, class_square, first_row, tile * BLOCK_C, width,
+            lift, least, ROOT, PARTS, SPREAD, BLOCK_B, BLOCK_C, DEEP, DESCRIBED,
         )  # fmt: skip
     logit = _logits(distance, adjustment, target, row, at, n, n_rows, first, rate, ADJUSTED)
     here = row < n_rows
@@ -300,17 +331,23 @@ def pull_tiles(
     peak = tl.load(log_total + row, mask=here, other=float("inf"))
     slope = tl.exp(logit - peak[None, :]) * weight[None, :]
     if ROOT:
-        slope = slope / distance
+        slope = slope * inverse
     slope = tl.where(here[None, :], slope, 0.0)
-    dtype = pull.dtype.element_ty
+    dtype = pull.dtype if DESCRIBED else pull.dtype.element_ty
     copies: tl.constexpr = 2 if PARTS == 3 else 1
     high = _rounded(slope, dtype)
     kept = high.to(tl.float32)
-    out = pull + at[:, None].to(tl.int64) * (copies * n_rows_padded) + row[None, :]
-    tl.store(out, high)
+    if DESCRIBED:
+        pull.store([tile * BLOCK_C, first_row], high)
+    else:
+        out = pull + at[:, None].to(tl.int64) * (copies * n_rows_padded) + row[None, :]
+        tl.store(out, high)
     if PARTS == 3:
         low = _rounded(slope - kept, dtype)
-        tl.store(out + n_rows_padded, low)
+        if DESCRIBED:
+            pull.store([tile * BLOCK_C, n_rows_padded + first_row], low)
+        else:
+            tl.store(out + n_rows_padded, low)
         kept += low.to(tl.float32)
     tl.store(class_sum + block * n_padded + at, tl.sum(kept, 1))
     if ROW_SUMS:
@@ -324,15 +361,23 @@ def gradient_tiles(
     gradient,  # (classes of the chunk, channels)
     energy,  # (tiles of classes, channels): what the gradient of temperatures adds up
     n, n_padded, n_row_blocks, n_rows_padded, n_channels, width, first_tile,
-    SCALED: tl.constexpr, ENERGY: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, DEEP: tl.constexpr,
+    SCALED: tl.constexpr, ENERGY: tl.constexpr, PARTS: tl.constexpr, SPREAD: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, DEEP: tl.constexpr, DESCRIBED: tl.constexpr,
+    WHOLE: tl.constexpr,  # classes (prototypes, of three parts) and gradient are descriptors too
 ):  # fmt: skip
-    """Pull each class by all rows: ``sum of pull (u - v)``."""
+    """Pull each class by all rows: ``sum of pull (u - v)``.
+
+    The gradient may lie where the classes are: a program reads its own part of them first.
+    """
     blocks = tl.cdiv(n_channels, BLOCK_D)
     tile = tl.program_id(0) // blocks
     at = tile * BLOCK_C + tl.arange(0, BLOCK_C)
-    channel = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
-    product = _product(pull, rows_across, at, channel, n_rows_padded, PARTS, BLOCK_C, BLOCK_D, DEEP)
+    first_channel = tl.program_id(0) % blocks * BLOCK_D
+    channel = first_channel + tl.arange(0, BLOCK_D)
+    product = _product(
+        pull, rows_across, tile * BLOCK_C, first_channel, n_rows_padded,
+        PARTS, BLOCK_C, BLOCK_D, DEEP, 0, DESCRIBED,
+    )  # fmt: skip
     inside = channel < n_channels
     here = (at < n)[:, None] & inside[None, :]
     out = at[:, None].to(tl.int64) * n_channels + channel[None, :]
@@ -341,11 +386,18 @@ def gradient_tiles(
         scale = tl.rsqrt(tl.load(temperature + channel, mask=inside, other=1.0))
     if PARTS == 3:  # the same to the last digits, and half as much to read
         centre = tl.load(middle + channel, mask=inside, other=0.0)
-        vector = tl.load(prototypes + out, mask=here, other=0.0) - centre[None, :]
-        vector = tl.where(here, vector * scale[None, :], 0.0)
+        if WHOLE:
+            vector = prototypes.load([tile * BLOCK_C, first_channel])
+        else:
+            vector = tl.load(prototypes + out, mask=here, other=0.0)
+        vector = tl.where(here, (vector - centre[None, :]) * scale[None, :], 0.0)
+    elif WHOLE:
+        vector = classes.load([tile * BLOCK_C, _column(first_channel, SPREAD)]).to(tl.float32)
     else:
-        placed = at[:, None].to(tl.int64) * width + channel[None, :]
+        stride = 2 * width if SPREAD else width
+        placed = at[:, None].to(tl.int64) * stride + _column(channel, SPREAD)[None, :]
         vector = tl.load(classes + placed).to(tl.float32)
+        tl.debug_barrier()  # not the numbers that another thread has written there
     total = tl.zeros((BLOCK_C,), tl.float32)
     for block in range(n_row_blocks):
         total += tl.load(class_sum + block * n_padded + at)
@@ -353,7 +405,10 @@ def gradient_tiles(
     if ENERGY:
         moment = tl.sum(vector * (gone - 2 * product), 0)
         tl.store(energy + (first_tile + tile) * n_channels + channel, moment, mask=inside)
-    tl.store(gradient + out, (product - gone) * scale[None, :], mask=here)
+    if WHOLE:
+        gradient.store([tile * BLOCK_C, first_channel], (product - gone) * scale[None, :])
+    else:
+        tl.store(gradient + out, (product - gone) * scale[None, :], mask=here)
 
 
 @triton.jit

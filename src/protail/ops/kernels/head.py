@@ -8,7 +8,7 @@ order, so the same inputs give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from protail._messages import unknown_name
-from protail.ops._arguments import check_inputs, check_target
-from protail.ops._memory import pieces
+from protail.ops._arguments import check_inputs, check_target, pieces
 from protail.ops._precision import accumulated, full_precision, smallest_length
 from protail.ops._space import Inputs
-from protail.ops.distance.base import Distance, as_distance
+from protail.ops.distance import Distance, as_distance
 from protail.ops.kernels._device import (
     CLASS_STEP,
     PRECISIONS,
@@ -37,6 +36,8 @@ from protail.ops.kernels._placed import Placed, Placing, middle_of
 
 # Multiplications of a step below which it is computed by subtraction; classes at most.
 _SMALL_STEP, _SMALL_CLASSES = 2**24, 1024
+# The same for several heads together.
+_SMALL_TOGETHER = 2**28
 # Bytes of placed prototypes that are worked on at a time; small enough to stay near the cache.
 _CHUNK_BYTES = 128 * 2**20
 # Up to this size, what is placed for the forward pass is kept for the backward pass.
@@ -124,6 +125,55 @@ def loss(
         return result
 
 
+def losses(
+    x: Tensor,
+    prototypes: Sequence[Tensor],
+    target: Tensor,
+    *,
+    distance: str | Distance = "euclidean",
+    adjustment: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Give the mean losses of several small heads at once, as `loss` would one after the other.
+
+    Parameters
+    ----------
+    x, target, distance
+        As in `loss`; the rows get no gradient.
+    prototypes : sequence of Tensor
+        Those of each head: as many classes and channels in all of them.
+    adjustment : Tensor, optional
+        (heads, classes), without a gradient.
+
+    Returns
+    -------
+    total : Tensor
+        The sum of all losses, with the gradient.
+    losses : Tensor
+        That of each head, without one.
+    """
+    distance = as_distance(distance)
+    if reason := unsupported(x, prototypes[0], None, distance) or not_together(prototypes, len(x)):
+        raise ValueError(reason)
+    settings = _Settings(distance, "mean", "float32", True)
+    target = check_target(target, len(x))
+    with full_precision(x.device):
+        total, by_head = _HeadsLoss.apply(
+            x.detach().float().contiguous(), adjustment, target, settings, *prototypes
+        )
+    return total, by_head
+
+
+def not_together(prototypes: Sequence[Tensor], n_rows: int) -> str | None:
+    """Say why heads cannot take a step together; None if they can."""
+    first = prototypes[0]
+    if any(each.shape != first.shape or each.dtype != torch.float32 for each in prototypes):
+        return "heads have prototypes of different shapes or dtypes; expected the same, in float32."
+    n_heads, (n_classes, n_channels) = len(prototypes), first.shape
+    if n_classes > _SMALL_CLASSES or n_heads * n_rows * n_classes * n_channels > _SMALL_TOGETHER:
+        return f"{n_heads} heads of {n_classes} classes are too many; expected small ones."
+    return None
+
+
 def is_small(x_bd: Tensor, prototypes_cd: Tensor) -> bool:
     """Say whether a step is so small that starting kernels is what takes time."""
     n_classes = len(prototypes_cd)
@@ -166,6 +216,7 @@ class _KernelLoss(torch.autograd.Function):
         x_bd, prototypes_cd, temperature, adjustment_c, target_b, settings = given
         form: type[Any] = _Small if settings.small else _Tiled
         step = form(x_bd, prototypes_cd, temperature, adjustment_c, target_b, settings)
+        step.needs_c = ctx.needs_input_grad[1]
         loss_b: Tensor = step.forward() if len(x_bd) else x_bd.new_zeros(0)
         if any(ctx.needs_input_grad[:3]):
             ctx.save_for_backward(x_bd, prototypes_cd, temperature, adjustment_c, target_b)
@@ -178,7 +229,7 @@ class _KernelLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         form: type[Any] = _Small if ctx.settings.small else _Tiled
         step = form(*ctx.saved_tensors, ctx.settings)
-        step.left = ctx.left
+        step.left, ctx.left = ctx.left, step.without_room(ctx.left)
         needs = ctx.needs_input_grad[:3]
         if not len(ctx.saved_tensors[0]):
             nothing = (
@@ -187,6 +238,26 @@ class _KernelLoss(torch.autograd.Function):
             )
             return *nothing, None, None, None
         return *step.backward(grad.contiguous(), *needs), None, None, None
+
+
+class _HeadsLoss(torch.autograd.Function):
+    """The sum of the losses of several small heads, and each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        x_bd, adjustment_hc, target_b, settings, *prototypes = given
+        step = _Small(x_bd, torch.cat(prototypes), None, adjustment_hc, target_b, settings)
+        step.n_heads = len(prototypes)
+        by_head: Tensor = step.forward().view(-1, step.n_heads).mean(0)
+        ctx.step = step
+        ctx.mark_non_differentiable(by_head)
+        return by_head.sum(), by_head
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        _, gradient, _ = ctx.step.backward(grad, False, True, False)
+        return None, None, None, None, *gradient.chunk(ctx.step.n_heads)
 
 
 class _Step:
@@ -204,6 +275,11 @@ class _Step:
         self.x_bd, self.prototypes_cd, self.temperature = x_bd, prototypes_cd, temperature
         self.adjustment_c, self.target_b, self.settings = adjustment_c, target_b, settings
         self.left: tuple[Any, ...] = ()
+        self.needs_c = False
+
+    def without_room(self, left: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Give what is left for another backward pass, after one that writes gradients."""
+        return left
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -219,7 +295,9 @@ class _Step:
 
 
 class _Small(_Step):
-    """Everything by subtraction."""
+    """Everything by subtraction; for several heads at once, whose prototypes follow each other."""
+
+    n_heads = 1
 
     def forward(self) -> Tensor:
         from protail.ops.kernels import _small
@@ -227,18 +305,19 @@ class _Small(_Step):
         n_rows, n_classes, n_channels = self.sizes
         root, scaled = self.settings.root, self.temperature is not None
         pull_bc = self.x_bd.new_empty(n_rows, n_classes)
-        loss_b = self.x_bd.new_empty(n_rows)
+        loss_b = self.x_bd.new_empty(n_rows * self.n_heads)
         block = 4
         grid = -(-n_rows // block), -(-n_classes // block)
         launch(_small.measure, grid,
             self.x_bd, self.prototypes_cd, self.temperature, pull_bc, n_rows, n_classes, n_channels,
             ROOT=root, SCALED=scaled, BLOCK_B=block, BLOCK_C=block, BLOCK_D=128,
         )  # fmt: skip
-        wide = max(16, 1 << (n_classes - 1).bit_length())
+        of_a_head = n_classes // self.n_heads
+        wide = max(16, 1 << (of_a_head - 1).bit_length())
         tall = max(1, 1024 // wide)
-        launch(_small.weigh, (-(-n_rows // tall),),
-            pull_bc, self.adjustment_c, self.target_b, loss_b, n_rows, n_classes,
-            self.settings.distance.rate, smallest_length(torch.float32),
+        launch(_small.weigh, (-(-len(loss_b) // tall),),
+            pull_bc, self.adjustment_c, self.target_b, loss_b, len(loss_b), of_a_head,
+            self.n_heads, self.settings.distance.rate, smallest_length(torch.float32),
             **self.kind, BLOCK_B=tall, BLOCK_C=wide,
         )  # fmt: skip
         self.left = (pull_bc,)
@@ -316,6 +395,7 @@ class _Tiled(_Step):
             "BLOCK_B": self.tiles.right,
             "BLOCK_C": self.tiles.left,
             "DEEP": self.tiles.deep,
+            "DESCRIBED": self.tiles.described,
             **self.tiles.options(),
         }
 
@@ -331,19 +411,25 @@ class _Tiled(_Step):
         )
         rows = placing.place(self.x_bd, self.tiles.right, across=True)
         parts = self.x_bd.new_empty(n_rows, self.n_tiles)
-        classes = stored = None
+        room = self._room(placing, rows.width)
+        kept: list[Placed] = []
+        stored = None
         if self.at_a_time >= n_classes:
             size = whole(n_classes, self.class_step), len(rows.square_n)
             stored = self.x_bd.new_empty(size) if 4 * size[0] * size[1] <= _STORED_BYTES else None
         for chunk in pieces(n_classes, self.at_a_time):
-            classes = placing.place(self.prototypes_cd[chunk], self.class_step)
+            end = chunk.start + whole(chunk.stop - chunk.start, self.class_step)
+            own = None if room is None else room[chunk.start : end]
+            classes = placing.place(self.prototypes_cd[chunk], self.class_step, room=own)
+            if own is not None or self.at_a_time >= n_classes:
+                kept.append(classes)
             grid = (len(classes.square_n) // self.tiles.left * -(-n_rows // self.tiles.right),)
             launch(_tiles.sum_tiles, grid,
-                rows.vectors, classes.vectors, rows.square_n, classes.square_n,
+                *self._tables(rows, classes), rows.square_n, classes.square_n,
                 self.adjustment_c, self.target_b,
                 parts, stored, classes.n, chunk.start, n_rows, len(rows.square_n), self.n_tiles,
                 rows.width, self.settings.distance.rate, self.lift, self.least,
-                STORED=stored is not None, **self.kind, **self.product,
+                STORED=stored is not None, **self.kind, **self.product, SPREAD=classes.spread,
             )  # fmt: skip
         log_total, own_pull, loss_b = self.x_bd.new_empty(3, n_rows).unbind()
         following = torch.empty(2, n_rows, dtype=torch.int32, device=self.x_bd.device)
@@ -353,29 +439,48 @@ class _Tiled(_Step):
             n_channels, self.settings.distance.rate, smallest_length(torch.float32), **self.kind,
             SCALED=self.temperature is not None, BLOCK_D=512, BLOCK_T=1024, BLOCK_N=1024,
         )  # fmt: skip
-        kept = classes if self.at_a_time >= n_classes else None
-        self.left = placing, rows, kept, stored, log_total, own_pull, following
+        self.left = placing, rows, kept, room, stored, log_total, own_pull, following
         return loss_b
+
+    def _room(self, placing: Placing, width: int) -> Tensor | None:
+        """Give the place of the prototypes' gradient, where they lie as placed until it is due."""
+        n_classes, n_channels = self.prototypes_cd.shape
+        if not self.needs_c or placing.parts == 3 or width != n_channels:
+            return None
+        return self.x_bd.new_empty(whole(n_classes, self.class_step), n_channels)
+
+    def _tables(self, rows: Placed, classes: Placed) -> tuple[Any, Any]:
+        """Give both sides of the product as its kernels take them."""
+        tiles = self.tiles
+        return tiles.table(rows.vectors, tiles.right), tiles.table(classes.vectors, tiles.left)
+
+    def without_room(self, left: tuple[Any, ...]) -> tuple[Any, ...]:
+        placing, rows, _, room, *others = left
+        return left if room is None else (placing, rows, [], None, *others)
 
     def backward(self, grad: Tensor, *needs: bool) -> Iterator[Tensor | None]:
         needs_x, needs_c, needs_t = needs
-        placing, rows, kept, *_ = self.left
+        placing, rows, kept, room, *_ = self.left
         n_rows, n_classes, n_channels = self.sizes
-        grad_c = torch.empty_like(self.prototypes_cd) if needs_c or needs_t else None
+        grad_c = None if room is None else room[:n_classes]
+        if grad_c is None and (needs_c or needs_t):
+            grad_c = torch.empty_like(self.prototypes_cd)
         n_padded = len(rows.square_n)
         n_blocks = whole(n_classes, self.class_step) // self.gradient_tiles.left
         energy = self.x_bd.new_empty(n_blocks, n_channels) if needs_t else None
         row_sum = self.x_bd.new_empty(self.n_tiles, n_padded) if needs_x or needs_t else None
         pulled = torch.zeros_like(self.x_bd) if needs_x else None
-        for chunk in pieces(n_classes, self.at_a_time):
-            classes = kept or placing.place(self.prototypes_cd[chunk], self.class_step)
+        for number, chunk in enumerate(pieces(n_classes, self.at_a_time)):
+            classes = (
+                kept[number] if kept else placing.place(self.prototypes_cd[chunk], self.class_step)
+            )
             pull, class_sum = self._pull(rows, classes, chunk.start, grad, row_sum)
-            if grad_c is not None:
-                self._gradient(rows, classes, chunk, pull, class_sum, grad_c[chunk], energy)
             if pulled is not None:
                 pulled.addmm_(
                     _total(pull, n_padded)[: classes.n, :n_rows].mT, classes.total()[:, :n_channels]
                 )
+            if grad_c is not None:  # where the classes are, it may be
+                self._gradient(rows, classes, chunk, pull, class_sum, grad_c[chunk], energy)
         own_x, own_energy = self._add_own(grad, grad_c if needs_c else None, needs_x, needs_t)
         sum_b = None if row_sum is None else row_sum.sum(0)[:n_rows]
         u_bd = rows.total()[:, :n_channels] if sum_b is not None else None
@@ -400,19 +505,19 @@ class _Tiled(_Step):
 
         n_rows = self.sizes[0]
         n_padded, n_rows_padded = len(classes.square_n), len(rows.square_n)
-        stored, log_total = self.left[3:5]
+        stored, log_total = self.left[4:6]
         copies = rows.vectors.shape[1] // rows.width
         pull = rows.vectors.new_empty(n_padded, copies * n_rows_padded)
         n_blocks = n_rows_padded // self.tiles.right
         class_sum = self.x_bd.new_empty(n_blocks, n_padded)
         launch(_tiles.pull_tiles, (n_padded // self.tiles.left * n_blocks,),
-            rows.vectors, classes.vectors, rows.square_n, classes.square_n,
+            *self._tables(rows, classes), rows.square_n, classes.square_n,
             self.adjustment_c, self.target_b, log_total, grad,
-            pull, class_sum, row_sum, stored,
+            self.tiles.table(pull, self.tiles.left, self.tiles.right), class_sum, row_sum, stored,
             classes.n, n_padded, first, n_rows, n_rows_padded, rows.width,
             self.settings.distance.rate, self.lift, self.least, self.settings.weight(n_rows),
             GRAD_STRIDE=grad.ndim, ROW_SUMS=row_sum is not None,
-            STORED=stored is not None, **self.kind, **self.product,
+            STORED=stored is not None, **self.kind, **self.product, SPREAD=classes.spread,
         )  # fmt: skip
         return pull, class_sum
 
@@ -424,16 +529,27 @@ class _Tiled(_Step):
 
         n_channels = out.shape[1]
         n_padded, n_rows_padded = len(classes.square_n), len(rows.square_n)
-        tiles = self.gradient_tiles
+        tiles, across = self.gradient_tiles, rows.across
+        assert across is not None
+        sizes = tiles.left, tiles.right
+        prototypes, parts = self.prototypes_cd[chunk], PRECISIONS[self.settings.precision][0]
+        # A descriptor's rows begin at multiples of 16 bytes.
+        is_whole = tiles.described and n_channels % 4 == 0 and prototypes.data_ptr() % 16 == 0
+        own, placed, found = prototypes, classes.vectors, out
+        if is_whole:
+            found = tiles.table(out, *sizes)
+            own = tiles.table(prototypes, *sizes) if parts == 3 else prototypes
+            placed = placed if parts == 3 else tiles.table(placed, *sizes)
         blocks = -(-n_channels // tiles.right)
         launch(_tiles.gradient_tiles, (n_padded // tiles.left * blocks,),
-            pull, rows.across, classes.vectors, self.prototypes_cd[chunk], self.left[0].middle_d,
-            class_sum, self.temperature, out, energy,
+            tiles.table(pull, tiles.left), tiles.table(across, tiles.right),
+            placed, own, self.left[0].middle_d, class_sum, self.temperature, found, energy,
             classes.n, n_padded, len(class_sum), n_rows_padded, n_channels, rows.width,
             chunk.start // tiles.left,
             SCALED=self.temperature is not None, ENERGY=energy is not None,
-            PARTS=PRECISIONS[self.settings.precision][0],
-            BLOCK_C=tiles.left, BLOCK_D=tiles.right, DEEP=tiles.deep, **tiles.options(),
+            PARTS=parts, SPREAD=classes.spread,
+            BLOCK_C=tiles.left, BLOCK_D=tiles.right, DEEP=tiles.deep,
+            DESCRIBED=tiles.described, WHOLE=is_whole, **tiles.options(),
         )  # fmt: skip
 
     def _add_own(
@@ -442,7 +558,7 @@ class _Tiled(_Step):
         from protail.ops.kernels import _tiles
 
         n_rows, n_classes, n_channels = self.sizes
-        own_pull, following = self.left[5:]
+        own_pull, following = self.left[6:]
         own_x = torch.empty_like(self.x_bd) if of_rows else None
         energy = torch.empty_like(self.x_bd) if of_temperature else None
         block = 256

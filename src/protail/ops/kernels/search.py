@@ -13,11 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protail.ops._memory import memory_budget, pieces
-from protail.ops._rows import unit_rows
+from protail.ops._arguments import memory_budget, pieces
+from protail.ops._precision import unit_rows
 from protail.ops._space import Inputs
-from protail.ops.distance.base import Distance
-from protail.ops.distance.cosine import Cosine
+from protail.ops.distance import Cosine, Distance
 from protail.ops.kernels._device import (
     CLASS_STEP,
     Tiles,
@@ -135,10 +134,10 @@ def _of_rows(
         classes = placing.place(prototypes[chunk], step, measured=some)
         grid = (len(classes.square_n) // tiles.left * -(-n_rows // tiles.right),)
         launch(_found.score_tiles, grid,
-            rows.vectors, classes.vectors, classes.square_n, low,
-            classes.n, n_rows, n_groups, chunk.start // group, rows.width,
+            tiles.table(rows.vectors, tiles.right), tiles.table(classes.vectors, tiles.left),
+            classes.square_n, low, classes.n, n_rows, n_groups, chunk.start // group, rows.width,
             GROUP=group, PARTS=placing.parts, BLOCK_B=tiles.right, BLOCK_C=tiles.left,
-            DEEP=tiles.deep, **tiles.options(),
+            DEEP=tiles.deep, DESCRIBED=tiles.described, **tiles.options(),
         )  # fmt: skip
     n_taken = min(k + _MORE, n_groups)
     taken = max(16 // group, 1 << (n_taken - 1).bit_length())
