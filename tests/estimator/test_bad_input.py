@@ -31,6 +31,7 @@ BAD_DATA = [
     (X, np.where(Y == 1, np.nan, Y), "y contains NaN, None or infinity; expected a class label"),
     (X, None, "requires y to be passed"),
     (X, np.array(["a", "b", None, "c"] * 10, dtype=object), "y contains NaN, None or infinity"),
+    (X, np.array([1, "a"] * 20, dtype=object), "y mixes numbers and text"),
 ]
 
 BAD_ARGUMENTS = [
@@ -126,3 +127,32 @@ def test_zero_rows_stay_zero_with_one_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         PrototypeClassifier(normalize=None, max_steps=5).fit(rows, Y).predict(rows)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.full(40, 1 / 40), "sums to 1, and y has 4 classes; .*Multiply weights"),
+        (np.full(40, 2e9), r"largest 2000000000\.0; expected how often .*from 0 to 1e\+09"),
+        (np.full(40, np.nan), "smallest number nan"),
+        (-np.ones(40), r"smallest number -1\.0"),
+        (np.zeros(40), "not every weight zero"),
+        (np.ones(3), r"shape == \(3,\), and X has 40 rows"),
+    ],
+)
+def test_weights_that_count_nothing(weights, message):
+    with pytest.raises(ValueError, match=f"sample_weight.*{message}"):
+        PrototypeClassifier().fit(X, Y, weights)
+
+
+def test_rows_of_zeros_are_told_by_what_is_taken_off_them():
+    rows = X + 3
+    rows[[3, 9]] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = PrototypeClassifier(method="whitened").fit(rows, Y)
+        fitted.choices_["preparation"] = "centred-l2"
+        assert np.isfinite(fitted.predict_proba(rows)).all()
+    fitted.choices_["preparation"] = "l2"
+    with pytest.warns(UserWarning, match="2 rows of X are all zeros"):
+        fitted.predict(rows)

@@ -2,14 +2,17 @@
 
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail import PrototypeClassifier
 from protail.cli.sources import Model, ask
+from protail.ops import _short
 
 N_CLASSES, N_FEATURES = 4, 6
 models = st.tuples(
@@ -86,6 +89,22 @@ def test_every_method_gives_the_same_answer_at_every_scale(model, dtype, exponen
     np.testing.assert_array_equal(alone, fitted(*model).predict(X))
 
 
+@pytest.mark.filterwarnings("ignore:1 row of X is all zeros")
+@pytest.mark.parametrize("prior", ["uniform", (0.0, 0.5, 0.25, 0.25)])
+def test_candidates_by_bfloat16_change_no_answer(prior, monkeypatch):
+    X, y = training_rows("float32")
+    model = PrototypeClassifier(method="whitened", prior=prior, random_state=0).fit(X, y)
+    scales = [1e-45, 1e-36, 1e-20, 1e-3, 1, 1e3, 1e20, 1e36]
+    rows = np.concatenate([0 * X[:1], *(X * np.float32(scale) for scale in scales)])
+    expected = model.predict(rows)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    for name in ("_MANY_CLASSES", "_LARGE_BATCH", "_LARGE_TABLE"):
+        monkeypatch.setattr(_short, name, 2)
+    monkeypatch.setattr(_short, "candidates", Mock(wraps=_short.candidates))
+    np.testing.assert_array_equal(model.predict(rows), expected)
+    assert _short.candidates.call_count == 1
+
+
 @pytest.mark.parametrize("distance", ["euclidean", "sqeuclidean", "cosine"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_far_away_the_direction_decides(distance, dtype):
@@ -142,7 +161,7 @@ def test_two_classes(distance):
 
 def test_models_of_tiny_and_huge_rows():
     X, y = training_rows("float32")
-    for scale in (1e-30, 1e-18, 1e15):
+    for scale in (1e-20, 1e-18, 1e15):
         model = PrototypeClassifier(distance="sqeuclidean", normalize=None, epochs=0, lr=1.0)
         model.fit(X * np.float32(scale), y)
         assert_one_answer(model, X * np.float32(scale))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protail.estimator._gaussian import ClosedForm, Statistics
+from reference.gaussian_by_loop import logits_by_loop
 
 
 def problem(counts, n_channels, seed):
@@ -19,34 +20,25 @@ def problem(counts, n_channels, seed):
     return x, code
 
 
-def logits_by_loop(x, code, new, n_classes, ridge, kappa):
-    """Score ``new`` with ``W + ridge I``, an absolute ridge, and this kappa."""
-    weight = np.bincount(code, minlength=n_classes)
-    means = {c: x[code == c].mean(0) for c in range(n_classes) if weight[c]}
-    scatter = sum(np.outer(row - means[c], row - means[c]) for row, c in zip(x, code, strict=True))
-    w = scatter / max(1, len(x) - len(means)) + ridge * np.eye(x.shape[1])
-    centre = np.mean(list(means.values()), axis=0)
-    out = np.full((len(new), n_classes), -np.inf)
-    for c, mean in means.items():
-        p = weight[c] / (weight[c] + kappa) * (mean - centre)
-        for i, row in enumerate(new):
-            out[i, c] = (row - centre) @ np.linalg.solve(w, p) - p @ np.linalg.solve(w, p) / 2
-    return out
-
-
 counts = st.lists(st.integers(1, 6), min_size=2, max_size=5).filter(lambda c: max(c) >= 3)
 
 
-@given(counts, st.integers(1, 12), st.sampled_from([0.01, 1.0, 30.0]), st.integers(0, 99))
+@given(
+    counts,
+    st.integers(1, 12),
+    st.sampled_from([0.01, 1.0, 30.0]),
+    st.sampled_from([0.3, 0.9, 1.0]),
+    st.integers(0, 99),
+)
 @settings(max_examples=60, deadline=None)
-def test_prototypes_are_those_of_the_loop(counts, n_channels, ridge, seed):
+def test_prototypes_are_those_of_the_loop(counts, n_channels, ridge, common, seed):
     x, code = problem(counts, n_channels, seed)
     given_rows = torch.from_numpy(x), torch.from_numpy(code)
     statistics = Statistics.of(*given_rows, len(counts))
-    form = ClosedForm.of(statistics, ridge)
+    form = ClosedForm.of(statistics, ridge, common=common)
     absolute = ridge * float(statistics.within.diagonal().mean())
     new = np.random.default_rng(seed + 1).normal(size=(3, n_channels))
-    expected = logits_by_loop(x, code, new, len(counts), absolute, form.kappa)
+    expected = logits_by_loop(x, code, new, len(counts), absolute, form.kappa, common)
     np.testing.assert_allclose(
         form.logits(form.mapped(torch.from_numpy(new))), expected, rtol=1e-7, atol=1e-7
     )
@@ -57,7 +49,7 @@ def test_prototypes_are_those_of_the_loop(counts, n_channels, ridge, seed):
 def test_a_row_left_out_is_as_if_it_had_never_been(counts, n_channels, ridge, seed):
     x, code = problem(counts, n_channels, seed)
     statistics = Statistics.of(torch.from_numpy(x), torch.from_numpy(code), len(counts))
-    form = ClosedForm.of(statistics, ridge)
+    form = ClosedForm.of(statistics, ridge, common=1.0)
     held = np.flatnonzero(np.array(counts)[code] >= 2)
     if statistics.degrees < 2:
         return
@@ -71,6 +63,25 @@ def test_a_row_left_out_is_as_if_it_had_never_been(counts, n_channels, ridge, se
         rest = np.arange(len(x)) != row
         expected = logits_by_loop(x[rest], code[rest], x[[row]], len(counts), absolute, form.kappa)
         np.testing.assert_allclose(found[place], expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_left_out_are_scored_as_after_a_fit_without_them_where_others_lend_directions():
+    """How class means differ is kept from the fit with the row: it moves by a row's part in it."""
+    counts = [12, 9, 7, 5, 4, 3, 3, 2, 2]
+    x, code = problem(counts, 40, 0)
+    statistics = Statistics.of(torch.from_numpy(x), torch.from_numpy(code), len(counts))
+    form = ClosedForm.of(statistics, 1.0)
+    mapped = form.mapped(torch.from_numpy(x))
+    found, known = form.without(mapped, torch.from_numpy(code)).logits(), form.logits(mapped)
+    absolute = form.degrees / (form.degrees - 1) * float(statistics.within.diagonal().mean())
+    expected = np.empty(found.shape)
+    for row in range(len(x)):
+        rest = np.arange(len(x)) != row
+        (expected[row],) = logits_by_loop(
+            x[rest], code[rest], x[[row]], len(counts), absolute, form.kappa, form.common
+        )
+    off = np.sqrt(np.mean((found.numpy() - expected) ** 2))
+    assert off < 0.1 * np.sqrt(np.mean((known.numpy() - expected) ** 2))
 
 
 def test_statistics_of_parts_add_up():

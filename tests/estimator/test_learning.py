@@ -75,7 +75,7 @@ def test_what_is_added_is_the_minimum(seed, ridge):
         )
 
     given_rows = torch.from_numpy(z), torch.from_numpy(code), torch.from_numpy(base)
-    added = learn_residual(*given_rows, ridge, n_steps=100)
+    added = learn_residual(*given_rows, ridge, n_steps=100, near=1e-15)
     best = minimize(loss, np.zeros(12))
     np.testing.assert_allclose(loss(added.numpy().ravel()), best.fun, rtol=1e-6)
     np.testing.assert_allclose(added.numpy(), best.x.reshape(3, 4), atol=1e-3)

@@ -10,6 +10,7 @@ from sklearn.model_selection import cross_val_score
 
 from protail import PrototypeClassifier
 from protail.estimator._predicting import class_mix
+from reference.gaussian_by_loop import prototypes_by_loop
 
 
 def gaussian_rows(counts, n_channels=12, spread=1.5, n_test=40, seed=0):
@@ -41,13 +42,13 @@ def test_novelty_is_the_ratio_of_two_densities():
     variance = np.trace(fitted.covariance_) / 12
     shared = fitted.covariance_ + fitted.choices_["ridge"] * variance * np.eye(12)
     inverse, centre = np.linalg.inv(shared), means.mean(0)
+    prototypes = centre + prototypes_by_loop(means, counts, shared, kappa, 1 - 0.1 * 3 / 13)
     for row, found in zip(rows[::17], fitted.novelty_score(x_test[::17]), strict=True):
         new = -(row - centre) @ inverse @ (row - centre) / 2 * kappa / (1 + kappa)
         known = max(
             -(row - prototype) @ inverse @ (row - prototype) / 2
             - fitted.choices_["logit_adjustment"] / scale * np.log(n)
-            for n, mean in zip(counts, means, strict=True)
-            for prototype in [centre + n / (n + kappa) * (mean - centre)]
+            for n, prototype in zip(counts, prototypes, strict=True)
         )
         assert found == pytest.approx(scale * (new - known), rel=1e-6, abs=1e-8)
 
@@ -102,6 +103,20 @@ def test_wrong_labels_are_found_and_rare_ones_left_alone():
         paper.suspicious_rows(x, y)
 
 
+def test_a_row_that_counts_twice_is_as_suspicious_as_two():
+    x, y, *_ = gaussian_rows([60, 40, 20, 10])
+    y[::12] = (y[::12] + 1) % 3
+    weights = np.arange(len(y)) % 3
+    counted = np.repeat(np.arange(len(y)), weights)
+    one = PrototypeClassifier(method="closed-form").fit(x, y, weights)
+    other = PrototypeClassifier(method="closed-form").fit(x[counted], y[counted])
+    found = one.suspicious_rows(x, y, weights)
+    again = other.suspicious_rows(x[counted], y[counted])
+    odds = dict(zip(found.rows.tolist(), found.log_odds, strict=True))
+    for row, expected in zip(counted[again.rows].tolist(), again.log_odds, strict=True):
+        assert odds[row] == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
 def test_the_mix_of_a_large_set_is_found():
     x, y, x_test, y_test = gaussian_rows([50, 30, 20, 10], n_test=300)
     kept = np.random.default_rng(1).random(len(y_test)) < np.array([0.05, 0.1, 0.5, 1])[y_test]
@@ -124,7 +139,8 @@ def test_a_mix_sums_to_one_and_leaves_out_the_unseen(n_rows, n_classes, seed):
     seen = rng.random(n_classes) < 0.7
     seen[0] = True
     probabilities = rng.dirichlet(np.full(n_classes, 0.3), n_rows) * seen + 1e-9 * seen
-    mix = class_mix(probabilities / probabilities.sum(1, keepdims=True), seen)
+    counts = seen * rng.integers(1, 50, n_classes)
+    mix = class_mix(probabilities / probabilities.sum(1, keepdims=True), counts)
     assert mix.sum() == pytest.approx(1)
     assert ((mix > 0) == seen).all()
 

@@ -1,9 +1,9 @@
 """PrototypeClassifier, the scikit-learn face of protail."""
 
+from protail.estimator._card import network_card, network_html
 from protail.estimator._checks import check_device, check_settings
 from protail.estimator._classifier import PrototypeClassifier
 from protail.estimator._module import LogitsToProbabilities, PhotosToProbabilities
-from protail.estimator._network_card import network_card, network_html
 from protail.estimator._persistence import FORMAT as CLASSIFIER_FORMAT
 from protail.estimator._persistence import (
     PICTURE,

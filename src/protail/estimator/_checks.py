@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,8 +16,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from protail import ops
+from protail._files import check_mapped
 from protail._messages import counted, unknown_name
-from protail.estimator._features import Rows
+from protail.data.tables import ShardedRows
+from protail.estimator._features import Rows, as_tensor
 from protail.profile import host_array
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ PAPER_SETTINGS = (
 PRIORS = ("uniform", "train", "estimate")
 SAMPLINGS = ("class-balanced", "instance", "square-root")
 _CHECKED_AT_A_TIME = 2**22
+# No row counts more often than this: sums of two such would lose the others.
+_MOST_WEIGHT = 1e9
 
 
 Auto = Literal["auto"]
@@ -76,6 +81,8 @@ def check_settings(estimator: PrototypeClassifier) -> Settings:
     if not (isinstance(memorised, (bool, np.bool_)) or memorised == "auto"):
         raise ValueError(f"memorised={memorised!r} is not valid; expected True, False or 'auto'.")
     given["memorised"] = memorised if isinstance(memorised, str) else bool(memorised)
+    if not isinstance(given["local"], (bool, np.bool_)):
+        raise ValueError(f"local={given['local']!r} is not valid; expected True or False.")
     # A distance with a map of its own cannot be made from its name alone.
     distances = ops.distance_names(ready=True)
     for name, valid in (("distance", distances), ("sampling", SAMPLINGS)):
@@ -147,12 +154,24 @@ def check_weights(sample_weight: Any, n_rows: int, method: str) -> NDArray[np.fl
             f"sample_weight.shape == {weights.shape}, and X has {n_rows} rows; expected one number "
             "a row."
         )
-    if not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
+    # A comparison with NaN is never true.
+    if not (weights.min() >= 0 and weights.max() <= _MOST_WEIGHT and weights.any()):
         raise ValueError(
             f"sample_weight has smallest number {weights.min()} and largest {weights.max()}; "
-            "expected finite numbers of at least 0, and not every weight zero."
+            f"expected how often each row counts: from 0 to {_MOST_WEIGHT:g}, and not every weight "
+            "zero."
         )
     return weights
+
+
+def check_total(weights: NDArray[np.float64], n_classes: int) -> None:
+    """Refuse weights that compare rows but do not count them."""
+    if (total := weights.sum()) < n_classes:
+        raise ValueError(
+            f"sample_weight sums to {total:g}, and y has {n_classes} classes; expected how often "
+            "each row counts, which is at least one row a class on average. Multiply weights that "
+            "only compare rows, by len(y) / sample_weight.sum()."
+        )
 
 
 def _check_number(
@@ -202,8 +221,10 @@ def check_rows(estimator: PredictingMixin, X: Any, *, reset: bool) -> CheckedRow
             f"X has {n_dimensions} dimensions, shape {tuple(X.shape)}; expected 2: rows and "
             "features. Reshape your data, for a single row with X.reshape(1, -1)."
         )
+    if isinstance(X, ShardedRows):
+        return CheckedRows(X, _check_sharded(estimator, X, reset=reset))
     if isinstance(X, torch.Tensor) and (X.is_cuda or X.dtype == torch.bfloat16):
-        rows: Rows = _check_tensor(estimator, X, reset=reset)
+        rows: NDArray[Any] | torch.Tensor = _check_tensor(estimator, X, reset=reset)
     else:
         rows = validate_data(
             estimator,
@@ -217,12 +238,16 @@ def check_rows(estimator: PredictingMixin, X: Any, *, reset: bool) -> CheckedRow
 
 def _check_tensor(estimator: PredictingMixin, X: torch.Tensor, *, reset: bool) -> torch.Tensor:
     """Do for a tensor that numpy cannot hold what scikit-learn does for arrays."""
-    n_rows, n_features = X.shape
-    if n_rows == 0 or n_features == 0 or X.is_complex():
+    if 0 in X.shape or X.is_complex():
         raise ValueError(
             f"X is {X.dtype} of shape {tuple(X.shape)}; expected real numbers, at least one row "
             "and one feature."
         )
+    _check_width(estimator, X.shape[1], reset=reset)
+    return X.detach() if X.is_floating_point() else X.detach().double()
+
+
+def _check_width(estimator: PredictingMixin, n_features: int, *, reset: bool) -> None:
     if reset:
         estimator.n_features_in_ = n_features
         vars(estimator).pop("feature_names_in_", None)
@@ -231,18 +256,32 @@ def _check_tensor(estimator: PredictingMixin, X: torch.Tensor, *, reset: bool) -
             f"X has {n_features} features, but PrototypeClassifier is expecting "
             f"{estimator.n_features_in_} features as input."
         )
-    return X.detach() if X.is_floating_point() else X.detach().double()
 
 
-def _check_values(rows: Rows) -> int:
+def _check_sharded(estimator: PredictingMixin, rows: ShardedRows, *, reset: bool) -> int:
+    """Check the rows of several files where their engine reads them, if that was not done yet."""
+    if not len(rows):
+        raise ValueError("X has no rows; expected at least one.")
+    _check_width(estimator, rows.shape[1], reset=reset)
+    if rows.n_zero is None:
+        rows.n_zero = sum(rows.map(_zeros_of_part))
+    return rows.n_zero
+
+
+def _zeros_of_part(blocks: Iterable[NDArray[Any]]) -> int:
+    return sum(map(_check_values, blocks))
+
+
+def _check_values(rows: NDArray[Any] | torch.Tensor) -> int:
     """Refuse what is not finite and count the rows of zeros, reading every row once."""
     step = max(1, _CHECKED_AT_A_TIME // max(1, rows.shape[1]))
     n_zeros = 0
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(rows), step):
+            check_mapped(rows)
             block = rows[start : start + step]
             # A sum is finite only if all its terms are; it can overflow when they are.
-            if not np.isfinite(float(block.sum())):
+            if not np.isfinite(float(as_tensor(block).sum())):
                 exact = block.float() if isinstance(block, torch.Tensor) else block
                 _refuse_non_finite(host_array(exact), start)
             # Few rows with zeros at three places are looked at whole.
@@ -304,6 +343,11 @@ def check_labels(y: Any, n_rows: int) -> NDArray[Any]:
         )
     if not _names_something(labels):
         raise ValueError("y contains NaN, None or infinity; expected a class label in every row.")
+    if labels.dtype.kind == "O" and len({isinstance(each, str) for each in labels.tolist()}) == 2:
+        raise ValueError(
+            "y mixes numbers and text; expected labels of one kind. Turn all of them into text, "
+            "with str."
+        )
     try:
         check_classification_targets(labels)
     except ValueError as error:

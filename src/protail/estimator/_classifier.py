@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from protail.data.tables import ShardedRows
 from protail.estimator._checks import (
     Settings,
     check_device,
@@ -22,6 +23,7 @@ from protail.estimator._checks import (
     check_prior,
     check_rows,
     check_settings,
+    check_total,
     check_weights,
     warn_of_zeros,
 )
@@ -55,6 +57,11 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     memorised : bool or "auto", default="auto"
         Whether the network that made the features has learned from these very rows, in which case
         ``method="auto"`` is "paper". "auto" tells from the rows.
+    local : bool, default=True
+        Whether logits may be corrected near training rows, where rows that are left out gain from
+        it: borders between classes then bend. The classifier keeps up to 1,024 rows for that.
+        With ``local=False`` it is prototypes alone, and smaller and faster to predict with. Not
+        for other methods than "whitened".
     distance : {"euclidean", "sqeuclidean", "cosine"}, default="euclidean"
         What is measured from row to prototype. This setting and those that follow, up to
         ``sampling`` and without ``prior``, belong to ``method="paper"``; giving one implies it.
@@ -111,6 +118,10 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     coef_, intercept_, covariance_, space_centre_ : ndarray
         Of a whitened space: weights and bias that give the logits of prepared rows, the shared
         covariance of rows around their class means, and what class means are drawn towards.
+    landmarks_, local_coef_ : ndarray or None
+        Of a whitened space, where logits are corrected near training rows: these rows, prepared,
+        and what each adds to the logits of rows that lie at it, (n_classes, n_landmarks);
+        ``choices_["local_width"]`` is the squared distance at which that has fallen to a half.
     preparation_ : dict of str to ndarray
         Of a whitened space: what is taken off a row first (``centre``), what it is divided by
         (``spread``), and what is taken off at last (``origin``); wide rows are then projected onto
@@ -149,6 +160,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         *,
         method: str = "auto",
         memorised: bool | Auto = "auto",
+        local: bool = True,
         distance: str = "euclidean",
         temperature: str | None = None,
         logit_adjustment: float | Auto = "auto",
@@ -168,6 +180,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
     ) -> None:
         self.method = method
         self.memorised = memorised
+        self.local = local
         self.distance = distance
         self.temperature = temperature
         self.logit_adjustment = logit_adjustment
@@ -190,13 +203,15 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
 
         Parameters
         ----------
-        X : array-like, tensor or frame of shape (n_samples, n_features)
-            Feature rows; a memory-mapped array is never copied.
+        X : array-like, tensor, frame or ShardedRows of shape (n_samples, n_features)
+            Feature rows; a memory-mapped array is never copied, and of rows in several files
+            (`protail.data.tables.ShardedRows`) a part at a time is read.
         y : array-like of shape (n_samples,)
             Class labels.
         sample_weight : array-like of shape (n_samples,), optional
-            How often each row counts: 2 is as if it came twice, 0 as if it were not there. Not
-            for ``method="paper"``.
+            How often each row counts: 2 is as if it came twice, 0 as if it were not there. So all
+            weights twice as large say that there are twice as many rows, and prototypes move less.
+            They must sum to at least the number of classes. Not for ``method="paper"``.
 
         Returns
         -------
@@ -211,15 +226,18 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             weights = check_weights(sample_weight, len(rows), settings.method)
             if weights is not None and not weights.all():
                 counted = weights > 0
-                rows, labels, weights = rows[counted], labels[counted], weights[counted]
+                rows = rows.at(counted) if isinstance(rows, ShardedRows) else rows[counted]
+                labels, weights = labels[counted], weights[counted]
             classes, codes = np.unique(labels, return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(
                     f"y has only one class, {classes.tolist()[0]!r}; expected at least two to "
                     "tell apart."
                 )
+            if weights is not None:
+                check_total(weights, len(classes))
             self._fit_rows(Features(rows, Placement(), device), classes, codes, settings, weights)
-            if self._drops_lengths:
+            if self._keeps_zeros:
                 warn_of_zeros(n_zeros)
         return self
 
@@ -246,9 +264,13 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         if method == "paper":
             from protail.estimator._paper import learn_as_published
 
+            if isinstance(features.rows, ShardedRows):  # its steps take rows from anywhere
+                rows = np.asarray(features.rows)
+                features = Features(rows, features.placement, features.device)
             learn_as_published(self, features, codes, settings)
         else:
-            model = harmless(space, choice, learn=method == "whitened", reject=self.reject)
+            learn = method == "whitened"
+            model = harmless(space, choice, learn=learn, local=self.local, reject=self.reject)
             self._keep_whitened(model, method, features.dtype)
 
     def partial_fit(self, X: Any, y: Any, classes: ArrayLike | None = None) -> Self:
@@ -347,6 +369,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             "doubt_limit": model.limits and model.limits.doubt,
             "leave_one_out_accuracy": choice.accuracy,
             "memorised": choice.memorised,
+            "local_width": model.corrections and model.corrections.width,
             "why": _why(model, method),
         }
         keep = choice.form.shrink(model.statistics.weight_c)[model.statistics.weight_c > 0]
@@ -356,18 +379,24 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             f"{100 * float(keep.min()):.0f} to {100 * float(keep.max()):.0f} % of their class "
             f"means; tau {calibration.tau:.2g}, sharpness {calibration.sharpness:.2g}."
         )
+        self.landmarks_: NDArray[Any] | None = None
+        self.local_coef_: NDArray[Any] | None = None
+        if model.corrections is not None:
+            kept = model.corrections.landmark_md, model.corrections.weight_cm
+            self.landmarks_, self.local_coef_ = (part.to("cpu", dtype).numpy() for part in kept)
         self._keep_space(model.statistics, model.weight_cd, model.bias_c)
 
     def _keep_space(self, statistics: Statistics, weight_cd: Tensor, bias_c: Tensor) -> None:
         """Keep what is known of the rows, and where that puts prototypes."""
-        covariance_dd, _ = statistics.covariance(self.choices_["ridge"])
+        apart_cd = weight_cd @ statistics.within
+        apart_cd += statistics.added(self.choices_["ridge"]) * weight_cd
         parts = {
             "coef_": weight_cd,
             "intercept_": bias_c.masked_fill(statistics.weight_c == 0, 0),
             "class_means_": statistics.mean_cd,
             "covariance_": statistics.within,
             "space_centre_": statistics.centre,
-            "prototypes_": statistics.centre + weight_cd @ covariance_dd / self.scale_,
+            "prototypes_": statistics.centre + apart_cd / self.scale_,
         }
         dtype = self.preparation_["origin"].dtype
         for name, part in parts.items():
@@ -399,6 +428,8 @@ def _why(model: Whitened, method: str) -> str:
     if method == "closed-form":
         return first
     learned = "goes on from there" if model.learned else "is left out: too many rows, or it harms"
+    if model.learned and model.n_learnable < int(model.statistics.weight_c.sum()):
+        learned += f", from {model.n_learnable:,} rows, as evenly over the classes as they go"
     return f"{first}; learning {learned}"
 
 

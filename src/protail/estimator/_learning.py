@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 _NEWTON_STEPS, _SMALL_STEP = 50, 1e-6
-LBFGS_STEPS = 25
+LBFGS_STEPS, _NEAR = 25, 1e-3
 # No step of L-BFGS is halved further than this.
 _SMALLEST_PART = 1e-2
 # How far the logarithm of a factor is sought below the likeliest.
@@ -50,6 +50,7 @@ def calibrate(
     *,
     towards: tuple[float, float] = (1.0, 0.0),
     certainty: float = 1.0,
+    start: tuple[float, float] | None = None,
 ) -> Calibration:
     """Find the sharpness and tau that make held-out rows most likely, each class weighing alike.
 
@@ -61,22 +62,26 @@ def calibrate(
     # The sharpness by its logarithm: a factor says as much whatever the unit of the logits.
     towards_k = logits_nc.new_tensor([math.log(towards[0]), towards[1]])
 
-    def objective(k: Tensor) -> float:
-        return problem.surprise(k) + pull / 2 * float((k - towards_k).square().sum())
+    def objective(k: Tensor) -> tuple[float, Tensor, Tensor]:
+        value, gradient_k, curvature_kk = problem.derivatives(k)
+        away_k = k - towards_k
+        curvature_kk.diagonal().add_(pull)
+        return value + pull / 2 * float(away_k @ away_k), gradient_k + pull * away_k, curvature_kk
 
     guess_k = towards_k
+    if start is not None and start[0] > 0:
+        guess_k = logits_nc.new_tensor([math.log(start[0]), start[1]])
     now = objective(guess_k)
     for _ in range(_NEWTON_STEPS):
-        gradient_k, curvature_kk = problem.derivatives(guess_k)
-        gradient_k += pull * (guess_k - towards_k)
-        curvature_kk.diagonal().add_(pull)
+        value, gradient_k, curvature_kk = now
         step_k, part = torch.linalg.solve(curvature_kk, gradient_k).clamp(-1, 1), 1.0
-        if float(step_k.abs().max()) < _SMALL_STEP:  # too near to see it in the objective
-            guess_k = guess_k - step_k
+        gain, seen = float(gradient_k @ step_k), 10 * torch.finfo(logits_nc.dtype).eps * abs(value)
+        if float(step_k.abs().max()) < _SMALL_STEP or gain < seen:
+            guess_k = guess_k - step_k  # too near to see it in the objective
             break
-        while (then := objective(guess_k - part * step_k)) >= now and part > 1e-3:
+        while (then := objective(guess_k - part * step_k))[0] >= value and part * gain > seen:
             part /= 2
-        if then >= now:
+        if then[0] >= value:
             break
         guess_k, now = guess_k - part * step_k, then
     return Calibration(float(guess_k[0].exp()), float(guess_k[1]), problem.surprise(guess_k))
@@ -142,21 +147,25 @@ class _Likelihood(NamedTuple):
         """Give the mean negative log-likelihood."""
         return float(self.weight_n @ (self.calibrated(k).logsumexp(1) - self.own(k)))
 
-    def derivatives(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the gradient, and a curvature that is never negative."""
-        p_nc = torch.softmax(self.calibrated(k), 1)
-        p_l_nc = p_nc * self.logits_nc
-        log_c = -self.log_count_c
-        mean_nk = torch.stack([p_l_nc.sum(1), p_nc @ log_c], 1)
+    def derivatives(self, k: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Give the surprise, its gradient, and a curvature that is never negative."""
+        p_nc, log_c = self.calibrated(k), -self.log_count_c
+        most_n1 = p_nc.amax(1, keepdim=True)
+        p_nc.sub_(most_n1).exp_()
+        # Sums over classes of p times a product of powers of the logit and of the logarithm.
+        sum_nk = p_nc @ torch.stack([torch.ones_like(log_c), log_c, log_c.square()], 1)
+        sum_n = sum_nk[:, 0]
+        value = float(self.weight_n @ (most_n1.squeeze(1) + sum_n.log() - self.own(k)))
+        p_nc *= self.logits_nc
+        sum_l_nk = p_nc @ torch.stack([torch.ones_like(log_c), log_c], 1)
+        mean_nk = torch.stack([sum_l_nk[:, 0], sum_nk[:, 1]], 1) / sum_n.unsqueeze(1)
         gradient_k = self.weight_n @ (mean_nk - self.own_nk)
-        square_c, cross_c, p_c = (
-            self.weight_n @ each_nc for each_nc in (p_l_nc * self.logits_nc, p_l_nc, p_nc)
-        )
-        cross = cross_c @ log_c
-        square_kk = torch.stack([square_c.sum(), cross, cross, p_c @ log_c.square()]).view(2, 2)
-        curvature_kk = square_kk - (self.weight_n * mean_nk.mT) @ mean_nk
+        part_n = self.weight_n / sum_n
+        cross, square = part_n @ sum_l_nk[:, 1], part_n @ p_nc.mul_(self.logits_nc).sum(1)
+        square_kk = torch.stack([square, cross, cross, part_n @ sum_nk[:, 2]])
+        curvature_kk = square_kk.view(2, 2) - (self.weight_n * mean_nk.mT) @ mean_nk
         inner_k = torch.stack([k[0].exp(), torch.ones_like(k[1])])
-        return gradient_k * inner_k, curvature_kk * inner_k * inner_k.unsqueeze(1)
+        return value, gradient_k * inner_k, curvature_kk * inner_k * inner_k.unsqueeze(1)
 
 
 def class_balanced(code_n: Tensor, weight_n: Tensor) -> Tensor:
@@ -173,6 +182,7 @@ def learn_residual(
     *,
     weight_n: Tensor | None = None,
     n_steps: int = LBFGS_STEPS,
+    near: float = _NEAR,
 ) -> Tensor:
     """Learn what to add to the prototypes so that ``base + z . added`` gives the labels.
 
@@ -186,21 +196,28 @@ def learn_residual(
     def loss(added_cd: Tensor) -> tuple[float, Tensor]:
         # The gradient is written down: autograd would keep three more tensors of this size.
         p_nc = torch.addmm(base_nc, z_nd, added_cd.mT)
-        total_n = torch.logsumexp(p_nc, 1)
-        value = weight_n @ (total_n - p_nc[at_n, code_n])
+        own_n, most_n1 = p_nc[at_n, code_n], p_nc.amax(1, keepdim=True)
+        sum_n = p_nc.sub_(most_n1).exp_().sum(1)
+        value = weight_n @ (most_n1.squeeze(1) + sum_n.log() - own_n)
         value += ridge / 2 * added_cd.square().sum()
-        p_nc = p_nc.sub_(total_n.unsqueeze(1)).exp_()
-        p_nc[at_n, code_n] -= 1
-        p_nc *= weight_n.unsqueeze(1)
-        return float(value), torch.addmm(ridge * added_cd, p_nc.mT, z_nd)
+        p_nc *= (weight_n / sum_n).unsqueeze(1)
+        p_nc[at_n, code_n] -= weight_n
+        return float(value), torch.addmm(added_cd, p_nc.mT, z_nd, beta=ridge)
 
-    return minimise(loss, z_nd.new_zeros(base_nc.shape[1], z_nd.shape[1]), n_steps)
+    return minimise(loss, z_nd.new_zeros(base_nc.shape[1], z_nd.shape[1]), n_steps, near)
 
 
 def minimise(
-    loss: Callable[[Tensor], tuple[float, Tensor]], at: Tensor, n_steps: int, *, memory: int = 10
+    loss: Callable[[Tensor], tuple[float, Tensor]],
+    at: Tensor,
+    n_steps: int,
+    near: float,
+    *,
+    memory: int = 10,
 ) -> Tensor:
     """Minimise a convex function that gives its value and gradient, by L-BFGS.
+
+    It ends where the slope of a step says that not even ``near`` times the value can be gained.
 
     torch.optim's imports a compiler at its first use, which takes longer than most fits; scipy's
     spends more time on bounds that nobody has than the function takes.
@@ -209,17 +226,18 @@ def minimise(
     pairs: deque[tuple[Tensor, Tensor, float]] = deque(maxlen=memory)
     for _ in range(n_steps):
         step = _quasi_newton(gradient, pairs)
-        slope = float((gradient * step).sum())
-        if not slope < -10 * torch.finfo(at.dtype).eps * abs(value):  # as near as can be told
+        slope = _dot(gradient, step)
+        if not slope < -near * abs(value):
             break
-        part = first = 1.0 if pairs else min(1.0, 1 / float(gradient.abs().sum()))
+        # By the length of the gradient: the same steps wherever axes point.
+        part = first = 1.0 if pairs else min(1.0, _dot(gradient, gradient) ** -0.5)
         while not (found := loss(at + part * step))[0] <= value + 1e-4 * part * slope:
             part /= 2
             if part < _SMALLEST_PART * first:
                 return at
         change, curved = part * step, found[1] - gradient
         at, value, gradient = at + change, *found
-        if (bend := float((change * curved).sum())) > 0:
+        if (bend := _dot(change, curved)) > 0:
             pairs.append((change, curved, bend))
     return at
 
@@ -228,11 +246,15 @@ def _quasi_newton(gradient: Tensor, pairs: Iterable[tuple[Tensor, Tensor, float]
     """Give the step that the last changes of the gradient suggest."""
     step, parts = -gradient, []
     for change, curved, bend in reversed([*pairs]):
-        parts.append(float((change * step).sum()) / bend)
-        step = step - parts[-1] * curved
+        parts.append(_dot(change, step) / bend)
+        step.sub_(curved, alpha=parts[-1])
     for index, (change, curved, bend) in enumerate(pairs):
         if index == 0:
             *_, (_, last, last_bend) = pairs
-            step = step * (last_bend / float(last.square().sum()))
-        step = step + change * (parts.pop() - float((curved * step).sum()) / bend)
+            step *= last_bend / _dot(last, last)
+        step.add_(change, alpha=parts.pop() - _dot(curved, step) / bend)
     return step
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    return float(torch.dot(one.flatten(), other.flatten()))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from protail.estimator._checks import check_prior
 from protail.estimator._features import Placement, Preparation
+from protail.estimator._local import Corrections
 from protail.models.heads import PrototypeHead
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class _Linear(nn.Module):
     axes_dr: Tensor | None
     weight_dc: Tensor
     bias_c: Tensor
+    landmark_md: Tensor | None
+    local_cm: Tensor | None
 
     def __init__(self, fitted: PrototypeClassifier, offset_c: Tensor) -> None:
         super().__init__()
@@ -124,20 +127,29 @@ class _Linear(nn.Module):
         self.register_buffer("weight_dc", torch.from_numpy(fitted.coef_).float().mT.contiguous())
         bias_c = torch.from_numpy(fitted.intercept_) + offset_c
         self.register_buffer("bias_c", bias_c.float())
+        self.width = fitted.choices_["local_width"]
+        for name, array in (
+            ("landmark_md", fitted.landmarks_),
+            ("local_cm", fitted.local_coef_),
+        ):
+            self.register_buffer(name, None if array is None else torch.from_numpy(array).float())
 
     def forward(self, features: Tensor) -> Tensor:
         """Give the probability of each class (batch, classes)."""
         x_bd = self._prepared(features.to(self.weight_dc.dtype))
         size_b1 = (x_bd.abs().amax(1, keepdim=True) / _LARGEST).clamp_min(1)
         scores_bc = (x_bd / size_b1) @ self.weight_dc + self.bias_c / size_b1
+        if self.landmark_md is not None and self.local_cm is not None:
+            local = Corrections(self.landmark_md, self.width, self.local_cm)
+            scores_bc = scores_bc + local(x_bd) / size_b1
         return torch.softmax((scores_bc - scores_bc.amax(1, keepdim=True)) * size_b1, 1)
 
     def _prepared(self, x_bd: Tensor) -> Tensor:
         """Do what `Preparation` does, in operations that do not depend on what comes."""
+        largest = torch.finfo(x_bd.dtype).max
         if self.kind not in ("l2", "root-l2"):
-            x_bd = x_bd - self.centre_d
+            x_bd = (x_bd - self.centre_d).clamp(-largest, largest)
         if not self.drops_lengths:
-            largest = torch.finfo(x_bd.dtype).max
             x_bd = (x_bd / self.spread_d).clamp(-largest, largest)
         if self.kind == "root-l2":
             x_bd = x_bd.sign() * x_bd.abs().sqrt()

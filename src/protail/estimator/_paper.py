@@ -7,6 +7,7 @@ and how long to train. A class that its mean gets right is not lost to the train
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -56,6 +57,8 @@ _SMALLEST_PART, _MEMORISED_PART, _LARGEST_PART = 0.75, 0.8, 0.98
 _PART_LOST_PER_ERROR, _CLEARLY_NOT_MEMORISED = 30.0, 0.03
 # The sharpness is sought from here to its inverse, around one over the mean distance.
 _SHARPEST = 1e5
+# Cosines that differ by less than one over this are taken for equal.
+_SHARPEST_ANGLE = 1e18
 # How far logits span without a row to spare in any class, and before they are calibrated.
 _USUAL_SPAN = 8.0
 # Logit adjustment of a training set whose nearest means are all right; less for mild imbalance,
@@ -67,6 +70,8 @@ _TAU, _FULL_IMBALANCE, _SOFTER = 0.7, 10.0, (0.5, 0.25)
 _LONG_WORTH, _FEW_ROWS = 0.04, 16
 _MOVEMENT, _VISITS, _FEWEST_STEPS, _MOST_STEPS = 6.0, 32, 100, 2000
 _LONG_MOVEMENT, _LONG_STEPS = 768.0, 300
+# So many distances take a CPU a minute or two: 8,000 classes have all of their steps.
+_MOST_PAIRS = 2**32
 _FEW_CLASSES, _SMALL_BATCH, _LARGE_BATCH = 256, 64, 256
 _USUAL_MOMENTUM, _STABLE = 0.9, 4.0
 # One row in so many is held out to calibrate the logits.
@@ -104,19 +109,25 @@ class Evidence:
         """Find the sharpness of logits at which the target class gets this mean probability."""
         middle = float(self.distances.mean())
         if not math.isfinite(middle):
-            raise ValueError(
-                "X has values so large that their squares overflow its dtype; expected smaller "
-                "ones. Divide X by its standard deviation, or give it as float64."
-            )
+            raise _out_of_range("large", "overflow", "smaller")
         if not middle > 0:
             return 1.0
-        low, high = 1 / (_SHARPEST * middle), _SHARPEST / middle
+        if middle < sys.float_info.min * _SHARPEST:
+            raise _out_of_range("small", "underflow", "larger")
+        distances, low, high = self.distances.double() / middle, 1 / _SHARPEST, _SHARPEST
         while high > low * 1.01:
             sharpness = math.sqrt(low * high)
-            each = torch.softmax(self.distances * (-0.5 * sharpness), 1)
-            own = float(self.weights @ each.gather(1, self.labels.unsqueeze(1)))
+            each = torch.softmax(distances * (-0.5 * sharpness), 1)
+            own = float(self.weights.double() @ each.gather(1, self.labels.unsqueeze(1)))
             low, high = (sharpness, high) if own < probability else (low, sharpness)
-        return math.sqrt(low * high)
+        return math.sqrt(low * high) / middle
+
+
+def _out_of_range(how: str, happens: str, wanted: str) -> ValueError:
+    return ValueError(
+        f"X has values so {how} that their squares {happens} in its dtype; expected {wanted} ones. "
+        "Divide X by its standard deviation, give it as float64, or leave normalize='auto'."
+    )
 
 
 def gather_evidence(
@@ -197,6 +208,10 @@ def choose_space(
         other = placed_at(Placement())
         if other[3] is not None and other[3].accuracy > evidence.accuracy + _LENGTHS_MATTER:
             placement, placed, means, evidence = other
+    if power > 0 and radius is None and evidence is not None and not evidence.distances.any():
+        rows = placed.take(evidence.index)
+        if bool((rows != rows[0]).any()):
+            raise _out_of_range("small", "underflow", "larger")
     accuracy = None if evidence is None else evidence.accuracy
     memorised = settings.memorised
     if memorised == "auto":
@@ -213,7 +228,7 @@ def choose_space(
             tau *= min(1.0, 1 / sharpness)
     scale = logit_scale = 1.0
     if power == 0:  # longer rows are no farther: logits grow instead
-        logit_scale = sharpness
+        logit_scale = min(sharpness, _SHARPEST_ANGLE)
     elif auto:
         scale = sharpness ** (1 / power)
         placement = placement.scaled(scale)
@@ -258,6 +273,7 @@ def make_plan(
     if settings.epochs == "auto":
         steps = min(max(math.ceil(_VISITS * n_classes / size), _FEWEST_STEPS), _MOST_STEPS)
         steps = max(steps, _LONG_STEPS) if long else steps
+        steps = min(steps, max(_FEWEST_STEPS, _MOST_PAIRS // (size * n_classes)))
     else:
         steps = settings.epochs * math.ceil(epoch_length / size)
     steps = steps if settings.max_steps is None else min(steps, settings.max_steps)
@@ -332,7 +348,8 @@ def learn(
         raise ValueError(
             f"the loss was {history.losses[-1]} after {counted(history.steps[-1], 'step')} with "
             f"lr={plan.lr:g} and temperature_lr={plan.temperature_lr:g}; expected a finite one. "
-            "Lower the rates, or leave lr='auto'."
+            "Lower the rates, leave lr='auto', or scale the columns of X alike "
+            "(sklearn.preprocessing.StandardScaler)."
         )
     return history
 

@@ -71,6 +71,7 @@ _WHITENED_CHOICES = (
     "doubt_limit",
     "leave_one_out_accuracy",
     "memorised",
+    "local_width",
     "why",
 )
 _PAPER_CHOICES = (
@@ -89,8 +90,10 @@ _PAPER_CHOICES = (
 )
 # Tensors of a whitened space.
 _LINEAR = ("coef", "intercept", "covariance", "space_centre")
+# They come where logits are corrected near training rows.
+_LOCAL = ("landmarks", "local_coef")
 # Settings that classifiers of 0.1.0 do not have; they are what is called "paper" now.
-_SINCE_0_1 = {"method": "paper", "memorised": "auto", "reject": None}
+_SINCE_0_1 = {"method": "paper", "memorised": "auto", "local": True, "reject": None}
 # Where to compute and how much to say belong to the machine and the moment, not to the model.
 _NOT_KEPT = ("device", "verbose")
 _PRIOR_IN_WEIGHTS = {"tensor": "prior"}
@@ -368,6 +371,8 @@ def describe(
             tensors["temperature"] = fitted.temperature_
     else:
         tensors |= {name: getattr(fitted, f"{name}_") for name in _LINEAR}
+        if fitted.choices_["local_width"] is not None:
+            tensors |= {name: getattr(fitted, f"{name}_") for name in _LOCAL}
         tensors |= fitted.preparation_
     settings = fitted.get_params(deep=False)
     if not isinstance(fitted.prior, str):
@@ -458,12 +463,15 @@ def _choices(found: object) -> dict[str, Any]:
         "memorised": fields.truth("memorised"),
     }
     if not is_paper:
+        if (fields["novelty_limit"] is None) != (fields["doubt_limit"] is None):
+            raise fields.wrong("doubt_limit", "null where 'novelty_limit' is, and only there")
         return choices | {
             "preparation": fields.one_of("preparation", PREPARATIONS),
             "ridge": fields.number("ridge", above=0),
             "shrinkage": fields.number("shrinkage", least=0),
             "logit_adjustment": fields.number("logit_adjustment"),
             "learned": fields.truth("learned"),
+            "local_width": fields.number_or_none("local_width", above=0),
             "novelty_limit": fields.number_or_none("novelty_limit"),
             "why": fields.text("why"),
             "doubt_limit": fields.number_or_none("doubt_limit", least=0, most=1),
@@ -542,8 +550,12 @@ def _take_space(
     if n_features != n_channels:
         _check(tensors, "axes", (n_features, n_channels), same)
     _check(tensors, "space_centre", (n_channels,), same)
-    for name in _LINEAR:
-        setattr(restored, f"{name}_", tensors[name])
+    if restored.choices_["local_width"] is not None:
+        n_landmarks = len(np.atleast_1d(tensors["landmarks"]))
+        _check(tensors, "landmarks", (n_landmarks, n_channels), same)
+        _check(tensors, "local_coef", (n_classes, n_landmarks), same)
+    for name in (*_LINEAR, *_LOCAL):
+        setattr(restored, f"{name}_", tensors.get(name))
     restored.preparation_ = {name: tensors[name] for name in PREPARATION_ARRAYS if name in tensors}
     try:
         space_map(restored)
@@ -559,6 +571,7 @@ def _check_names(restored: PrototypeClassifier, tensors: Arrays) -> None:
         expected |= {"temperature"} if restored.choices_["temperature"] is not None else set()
     else:
         expected |= {*_LINEAR, "centre", "spread", "origin", *({"axes"} & tensors.keys())}
+        expected |= {*_LOCAL} if restored.choices_["local_width"] is not None else set()
     expected |= set() if isinstance(restored.prior, str) else {"prior"}
     if set(tensors) != expected:
         raise FlawError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -19,19 +20,26 @@ from protail.estimator._checks import (
     check_labels,
     check_prior,
     check_rows,
+    check_weights,
     warn_of_zeros,
 )
 from protail.estimator._features import Features, Placement, Preparation, Rows, compute_dtype
+from protail.estimator._local import Corrections
 from protail.estimator._suspicion import Suspicious, suspicious
 from protail.estimator._whitened import new_class_weight, space_map
 
 Array = NDArray[Any]
 
 _SCORES_AT_A_TIME = 2**22
+# Blocks of rows stay in a CPU's cache, unless classes are so many that they do not stay there too.
+_CACHED_BYTES, _MANY_CLASSES = 2**20, 256
 # Expectation maximisation of the mix of classes ends after so many steps, or at so small a change.
 _MIX_STEPS, _MIX_CHANGE = 200, 1e-5
-# Rows that each class is given before any is seen; the first of equals is taken.
-_BEFOREHAND = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0)
+# Rows that each class is given before any is seen.
+_BEFOREHAND = (100.0, 30.0, 10.0, 3.0, 1.0)
+# Mixes that go with a power of the class size are tried first, that of the training rows among
+# them. A mix must make all rows so much likelier, and one of its own for each class every row.
+_SIZE_POWERS, _LEAST_GAIN, _LEAST_GAIN_A_ROW = (-1.0, -0.5, 0.5, 1.0), 3.0, 0.1
 _TINY = np.finfo(np.float64).tiny
 # Prototypes in float32 whose squares are far from the ends of its range.
 _USUAL_SIZES = 1e-15, 1e15
@@ -70,8 +78,9 @@ class Inference:
         raise NotImplementedError
 
     def best_of(self, rows: Tensor) -> Tensor:
-        """Give the class code of each row."""
-        return self.scores_of(rows).argmax(1)
+        """Give the class code of each row, however many there are."""
+        parts = [_first_highest(self.scores_of(part)) for part in torch.split(rows, self._step)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def lead_of(self, rows: Tensor) -> Tensor:
         """Give how much the second class's logit exceeds the first one's."""
@@ -105,12 +114,12 @@ class Inference:
         return self.scores_of(rows), self.distances_of(rows)
 
     @torch.no_grad()
-    def collect(self, what: Callable[[Tensor], Tensor]) -> Array:
-        """Put together what is found for each block."""
+    def collect(self, what: Callable[[Tensor], Tensor], *, whole: bool = False) -> Array:
+        """Put together what is found for each block, of as many rows as can be with ``whole``."""
         # Filled piece by piece: small results between large temporaries would tear the heap.
         found = torch.empty(0)
         begin = 0
-        for rows in self._blocks():
+        for rows in self._blocks(whole=whole):
             part = what(rows)
             if begin == 0:
                 found = torch.empty((len(self._features), *part.shape[1:]), dtype=part.dtype)
@@ -119,10 +128,18 @@ class Inference:
         array: Array = found.numpy()
         return array
 
-    def _blocks(self) -> Iterator[Tensor]:
-        step = max(1, _SCORES_AT_A_TIME // len(self._is_seen))
-        for _, block in self._features.blocks():
-            for rows in torch.split(block, step):
+    @property
+    def _block_bytes(self) -> tuple[int, ...]:
+        """Say how large blocks are, if not as large as they come."""
+        return ()
+
+    @property
+    def _step(self) -> int:
+        return max(1, _SCORES_AT_A_TIME // len(self._is_seen))
+
+    def _blocks(self, *, whole: bool = False) -> Iterator[Tensor]:
+        for _, block in self._features.blocks(*self._block_bytes):
+            for rows in [block] if whole else torch.split(block, self._step):
                 yield rows.to(self._dtype)
 
     def _spread(self, numbers: Tensor, members: NDArray[np.bool_], other: float) -> Tensor:
@@ -134,29 +151,81 @@ class Inference:
         return whole.index_copy_(1, codes, numbers)
 
 
+class _Logits(NamedTuple):
+    """Logits of some classes: linear in the prepared row, and corrected near landmarks."""
+
+    weight_dc: Tensor
+    bias_c: Tensor
+    corrections: Corrections | None
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Score prepared rows."""
+        logits_bc = torch.addmm(self.bias_c, rows, self.weight_dc)
+        return logits_bc if self.corrections is None else logits_bc.add_(self.corrections(rows))
+
+
 class LinearInference(Inference):
-    """Answers of prototypes in a whitened space, all linear in the prepared row."""
+    """Answers of prototypes in a whitened space."""
+
+    @property
+    def _block_bytes(self) -> tuple[int, ...]:
+        cached = self._features.device.type == "cpu" and len(self._is_seen) < _MANY_CLASSES
+        return (_CACHED_BYTES,) if cached else ()
+
+    def _logits_of(self, members: NDArray[np.bool_]) -> _Logits:
+        """Make the logits of some classes, without a prior."""
+
+        def taken(array: Array) -> Tensor:
+            part = torch.from_numpy(array if members.all() else array[members])
+            return part.to(self._features.device, self._dtype)
+
+        fitted, corrections = self._fitted, None
+        if fitted.landmarks_ is not None and fitted.local_coef_ is not None:
+            landmark_md = torch.from_numpy(fitted.landmarks_).to(self._features.device, self._dtype)
+            width = fitted.choices_["local_width"]
+            corrections = Corrections(landmark_md, width, taken(fitted.local_coef_))
+        return _Logits(taken(fitted.coef_).mT, taken(fitted.intercept_), corrections)
 
     @cached_property
-    def _linear(self) -> tuple[Tensor, Tensor]:
-        """The weights of the possible classes, and their bias with the prior."""
-        fitted, members = self._fitted, self._is_possible
-        weight_cd, bias_c = (
-            torch.from_numpy(each[members]).to(self._features.device, self._dtype)
-            for each in (fitted.coef_, fitted.intercept_)
-        )
-        return weight_cd.mT, bias_c + self._relative_log_prior.to(bias_c)
+    def _possible(self) -> _Logits:
+        """The logits of the possible classes, with the prior."""
+        logits = self._logits_of(self._is_possible)
+        prior_c = self._relative_log_prior.to(logits.bias_c)
+        return logits._replace(bias_c=logits.bias_c + prior_c)
+
+    @cached_property
+    def _seen(self) -> _Logits:
+        """The logits of the classes that have had rows, without a prior."""
+        return self._logits_of(self._is_seen)
 
     def scores_of(self, rows: Tensor) -> Tensor:
-        weight_dc, bias_c = self._linear
-        scores_bc = torch.addmm(bias_c, rows, weight_dc)
-        if not bool(scores_bc.sum().isfinite()):
+        scores_bc = self._possible(rows)
+        if not math.isfinite(scores_bc.sum()):
             far_b = ~scores_bc.isfinite().all(1)
-            scores_bc[far_b] = _held(_far_scores(rows[far_b], weight_dc))
+            scores_bc[far_b] = _held(_far_scores(rows[far_b], self._possible.weight_dc))
         return self._spread(scores_bc, self._is_possible, -torch.inf)
+
+    def best_of(self, rows: Tensor) -> Tensor:
+        weight_dc, bias_c, corrections = self._possible
+        linear = corrections is None
+        found_b = ops.highest(rows, weight_dc.mT, bias_c) if linear else None
+        if found_b is None:
+            return super().best_of(rows)
+        far_b = found_b < 0
+        codes = torch.from_numpy(np.flatnonzero(self._is_possible))
+        best_b = codes[found_b]
+        if bool(far_b.any()):
+            best_b[far_b] = super().best_of(rows[far_b])
+        return best_b
 
     def logits_of(self, rows: Tensor) -> Tensor:
         return _held(self.scores_of(rows) + self._highest_log_prior)
+
+    @property
+    def _step(self) -> int:
+        corrections = self._possible.corrections
+        n_landmarks = 0 if corrections is None else len(corrections.landmark_md)
+        return max(1, _SCORES_AT_A_TIME // (len(self._is_seen) + n_landmarks))
 
     @cached_property
     def _map(self) -> Tensor:
@@ -177,15 +246,6 @@ class LinearInference(Inference):
     def _centre(self) -> Tensor:
         return self._mapped(torch.from_numpy(self._fitted.space_centre_).to(self._map).unsqueeze(0))
 
-    @cached_property
-    def _bare(self) -> tuple[Tensor, Tensor]:
-        """The weights of the classes that have had rows, and their bias without a prior."""
-        weight_cd, bias_c = (
-            torch.from_numpy(each[self._is_seen]).to(self._features.device, self._dtype)
-            for each in (self._fitted.coef_, self._fitted.intercept_)
-        )
-        return weight_cd.mT, bias_c
-
     def distances_of(self, rows: Tensor) -> Tensor:
         found = ops.distances(self._mapped(rows), self._prototypes, "euclidean")
         return self._spread(_held(found.to(self._dtype)), self._is_seen, torch.inf)
@@ -194,8 +254,7 @@ class LinearInference(Inference):
         length_b = (self._mapped(rows) - self._centre).square().sum(1)
         fitted = self._fitted
         weight = new_class_weight(fitted.scale_, fitted.choices_["shrinkage"])
-        weight_dc, bias_c = self._bare
-        known_b = torch.addmm(bias_c, rows, weight_dc).amax(1)
+        known_b = self._seen(rows).amax(1)
         return _held((weight * length_b).to(self._dtype) - known_b)
 
     def rejects(self, rows: Tensor) -> Tensor:
@@ -294,40 +353,54 @@ class _Places:
         ]
 
 
-def class_mix(probabilities_nc: Array, seen_c: NDArray[np.bool_]) -> Array:
+def class_mix(probabilities_nc: Array, counts_c: Array) -> Array:
     """Estimate the mix of classes from probabilities under a uniform mix.
 
-    How many rows each class is given beforehand is chosen by how likely each half of the rows is
-    under the mix of the other: a few rows, or doubtful ones, leave the mix uniform.
+    First a mix that goes with class size, if that makes the rows clearly likelier than a uniform
+    one; from there, class by class, if each half of the rows is much likelier under the mix of the
+    other. Less than that is what errors of the probabilities alone bring about.
     """
+    seen_c, n_rows = counts_c > 0, len(probabilities_nc)
+    log_count_c = np.log(np.where(seen_c, counts_c, 1))
+    uniform_c = seen_c / seen_c.sum()
+    start_c, clear = uniform_c, _log_likelihood(probabilities_nc, uniform_c) + _LEAST_GAIN
+    for power in _SIZE_POWERS:
+        mix_c = seen_c * np.exp(power * (log_count_c - log_count_c.max()))
+        mix_c /= mix_c.sum()
+        if (found := _log_likelihood(probabilities_nc, mix_c)) > clear:
+            start_c, clear = mix_c, found
     halves = probabilities_nc[::2], probabilities_nc[1::2]
-
-    def likelihood(beforehand: float) -> float:
-        return sum(
-            float(
-                np.log(
-                    np.maximum(one_nc @ _likeliest_mix(other_nc, seen_c, beforehand), _TINY)
-                ).sum()
-            )
-            for one_nc, other_nc in (halves, halves[::-1])
-        )
-
-    best = max(_BEFOREHAND, key=likelihood)
+    most, beforehand = max(_LEAST_GAIN, _LEAST_GAIN_A_ROW * n_rows), np.inf
+    for tried in _BEFOREHAND:
+        gain = -_log_likelihood(probabilities_nc, start_c)
+        for one_nc, other_nc in (halves, halves[::-1]):
+            gain += _log_likelihood(one_nc, _likeliest_mix(other_nc, start_c, tried))
+        if gain > most:
+            most, beforehand = gain, tried
     # Whole, the rows are twice as many as in either half: so is what balances them.
-    return _likeliest_mix(probabilities_nc, seen_c, 2 * best)
+    return _likeliest_mix(probabilities_nc, start_c, 2 * beforehand)
 
 
-def _likeliest_mix(probabilities_nc: Array, seen_c: NDArray[np.bool_], beforehand: float) -> Array:
-    """Maximise the likelihood where each class is given so many rows beforehand."""
-    mix_c: Array = seen_c / seen_c.sum()
+def _log_likelihood(probabilities_nc: Array, mix_c: Array) -> float:
+    return float(np.log(np.maximum(probabilities_nc @ mix_c, _TINY)).sum())
+
+
+def _likeliest_mix(probabilities_nc: Array, start_c: Array, beforehand: float) -> Array:
+    """Maximise the likelihood where so many rows a class are given beforehand, mixed as first."""
+    mix_c: Array = start_c
     for _ in range(_MIX_STEPS if np.isfinite(beforehand) else 0):
         # One division a row: what each class has of a row is never written down.
         share_n = 1 / np.maximum(probabilities_nc @ mix_c, _TINY)
-        rows_c = mix_c * (share_n @ probabilities_nc) + beforehand * seen_c
+        rows_c = mix_c * (share_n @ probabilities_nc) + beforehand * (start_c > 0).sum() * start_c
         before_c, mix_c = mix_c, rows_c / rows_c.sum()
         if np.abs(mix_c - before_c).max() < _MIX_CHANGE:
             break
     return mix_c
+
+
+def _first_highest(scores: Tensor) -> Tensor:
+    """Find the first of the highest scores of each row; numpy's argmax takes half as long."""
+    return scores.argmax(1) if scores.is_cuda else torch.from_numpy(scores.numpy().argmax(1))
 
 
 def _far_scores(rows: Tensor, weight_dc: Tensor) -> Tensor:
@@ -386,6 +459,8 @@ class PredictingMixin:
     intercept_: Array
     covariance_: Array
     space_centre_: Array
+    landmarks_: Array | None
+    local_coef_: Array | None
     n_features_in_: int
 
     def predict(self, X: Any) -> Array:
@@ -404,7 +479,7 @@ class PredictingMixin:
             Labels; None where ``reject`` was set and a row is too new or too doubtful.
         """
         inference = self._inference(X)
-        codes = inference.collect(inference.best_of)
+        codes = inference.collect(inference.best_of, whole=True)
         labels: Array = self.classes_[codes]
         if isinstance(inference, LinearInference) and self.choices_["novelty_limit"] is not None:
             labels = labels.astype(object)
@@ -540,7 +615,7 @@ class PredictingMixin:
         inference = self._inference(X, "uniform")
         return inference.collect(inference.novelty_of)
 
-    def suspicious_rows(self, X: Any, y: Any) -> Suspicious:
+    def suspicious_rows(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Suspicious:
         """Find training rows whose label another class explains better.
 
         Each row is scored by the other rows, so that a wrong label cannot vouch for itself. The
@@ -553,6 +628,8 @@ class PredictingMixin:
             The rows that were fitted.
         y : array-like of shape (n_samples,)
             Their labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each row counted in the fit.
 
         Returns
         -------
@@ -579,21 +656,22 @@ class PredictingMixin:
         device = check_device(self.device, X)
         rows, _ = check_rows(self, X, reset=False)
         labels = check_labels(y, len(rows))
+        weights = check_weights(sample_weight, len(rows), "whitened")
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if (unknown := self.classes_[codes] != labels).any():
             raise ValueError(
                 f"y has the label {labels[unknown].tolist()[0]!r}, which the classifier has not "
                 "learned; expected the labels it was fitted with."
             )
-        return suspicious(self, self._placed(rows, device), codes)
+        return suspicious(self, self._placed(rows, device), codes, weights)
 
     def estimate_prior(self, X: Any) -> Array:
         """Estimate the mix of classes in rows without labels.
 
-        It is the mix that makes the rows most likely, found by expectation maximisation and drawn
-        towards a uniform one; how far is chosen by how well each half of the rows predicts the
-        other, so a few rows leave it uniform. ``prior="estimate"`` uses it for the rows of each
-        call.
+        It is uniform unless rows are clearly likelier under a mix that goes with class size, as
+        that of the training rows does; from there it moves class by class, by expectation
+        maximisation, if each half of the rows is much likelier under the mix of the other. A few
+        rows leave it uniform. ``prior="estimate"`` uses it for the rows of each call.
 
         Parameters
         ----------
@@ -611,13 +689,13 @@ class PredictingMixin:
         Priori Probabilities: A Simple Procedure. Neural Computation, 2002.
         """
         inference = self._inference(X, "uniform")
-        return class_mix(inference.collect(inference.probabilities_of), self.class_counts_ > 0)
+        return class_mix(inference.collect(inference.probabilities_of), self.class_counts_)
 
     def _inference(self, X: Any, prior: str | ArrayLike | None = None) -> Inference:
         check_is_fitted(self)
         device = check_device(self.device, X)
         rows, n_zeros = check_rows(self, X, reset=False)
-        if self._drops_lengths:
+        if self._keeps_zeros:
             warn_of_zeros(n_zeros)
         prior = self.prior if prior is None else prior
         fractions = check_prior(prior, self.class_counts_)
@@ -634,10 +712,10 @@ class PredictingMixin:
         return Features(rows, placement, device, keep=keep)
 
     @property
-    def _drops_lengths(self) -> bool:
+    def _keeps_zeros(self) -> bool:
         if self.choices_["method"] == "paper":
             return self.normalize_ is not None
-        return self._preparation.drops_lengths
+        return self._preparation.keeps_zeros
 
     @property
     def _preparation(self) -> Preparation:

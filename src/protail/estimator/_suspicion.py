@@ -27,8 +27,14 @@ class Suspicious(NamedTuple):
     log_odds: NDArray[np.float64]
 
 
-def suspicious(fitted: PredictingMixin, features: Features, codes: NDArray[np.int64]) -> Suspicious:
+def suspicious(
+    fitted: PredictingMixin,
+    features: Features,
+    codes: NDArray[np.int64],
+    weights: NDArray[np.float64] | None,
+) -> Suspicious:
     """Compare what the other rows make of each row's label and of the best other one."""
+    weights = np.ones(len(codes)) if weights is None else weights
     choices = fitted.choices_
     form = ClosedForm.of(
         statistics_of(fitted, features.device), choices["ridge"], kappa=choices["shrinkage"]
@@ -41,12 +47,15 @@ def suspicious(fitted: PredictingMixin, features: Features, codes: NDArray[np.in
         for begin in range(part.start, part.stop, step):
             end = min(begin + step, part.stop)
             rows, found = block[begin - part.start : end - part.start], np.arange(begin, end)
-            spare = fitted.class_counts_[codes[begin:end]] > 1
+            spare = fitted.class_counts_[codes[begin:end]] > np.minimum(weights[begin:end], 1)
             if not spare.any():
                 continue
-            code_n = torch.from_numpy(codes[begin:end][spare]).to(rows.device)
+            code_n, weight_n = (
+                torch.from_numpy(each[begin:end][spare]).to(rows.device)
+                for each in (codes, weights)
+            )
             z_nd = form.mapped(rows[torch.from_numpy(spare).to(rows.device)])
-            scores_nc = calibration(form.without(z_nd, code_n).logits(), form.weight_c)
+            scores_nc = calibration(form.without(z_nd, code_n, weight_n).logits(), form.weight_c)
             own_n1 = scores_nc.gather(1, code_n.unsqueeze(1))
             scores_nc.scatter_(1, code_n.unsqueeze(1), -torch.inf)
             best_n, best_code_n = scores_nc.max(1)

@@ -56,7 +56,7 @@ def update_prototypes(fitted: PrototypeClassifier, X: Any, y: Any, classes: Any)
         learn_on(fitted, fitted._placed(rows, device), codes, settings)
     else:
         _place_again(fitted, fitted._placed(rows, device), codes)
-    if fitted._drops_lengths:
+    if fitted._keeps_zeros:
         warn_of_zeros(n_zeros)
 
 
@@ -186,10 +186,12 @@ def add_new_classes(fitted: PrototypeClassifier, X: Any, y: Any) -> None:
     order = np.argsort(classes, kind="stable")
     fitted.classes_ = classes[order]
     fitted.class_counts_ = np.concatenate([fitted.class_counts_, np.bincount(codes)])[order]
-    for name in ("class_means_", "prototypes_", "coef_", "intercept_", "temperature_"):
+    for name in (
+        *("class_means_", "prototypes_", "coef_", "intercept_", "local_coef_", "temperature_"),
+    ):
         if (part := getattr(fitted, name, None)) is not None and len(part) == len(classes):
             setattr(fitted, name, part[order])
-    if fitted._drops_lengths:
+    if fitted._keeps_zeros:
         warn_of_zeros(n_zeros)
 
 
@@ -203,10 +205,13 @@ def _place_beside(
     form = replace(form, centre_d=torch.from_numpy(fitted.space_centre_).to(form.centre_d))
     new = sum_rows(features, codes, np.ones(len(codes)), n_new)
     mapped_cd = form.mapped(new.mean_cd)
-    beside = replace(form, mean_cd=mapped_cd, weight_c=new.weight_c)
+    beside = replace(form, mean_cd=mapped_cd, weight_c=new.weight_c, like=form)
     calibration = Calibration(fitted.scale_, choices["logit_adjustment"], 0.0)
     weight_cd, bias_c = linear(beside, calibration)
     prototypes_cd = form.centre_d + beside.prototypes @ form.map_dd.mT
+    if fitted.local_coef_ is not None:  # nothing near the landmarks speaks for or against them
+        nothing = np.zeros((n_new, fitted.local_coef_.shape[1]), fitted.local_coef_.dtype)
+        fitted.local_coef_ = np.concatenate([fitted.local_coef_, nothing])
     behind = {
         "coef_": weight_cd,
         "intercept_": bias_c,

@@ -10,17 +10,20 @@ the same scores (`_learning`). All of it is linear in the prepared row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protail.estimator._features import PREPARATIONS, Features, Preparation
-from protail.estimator._gaussian import ClosedForm, Statistics
+from protail.data.tables import ShardedRows
+from protail.estimator._features import PREPARATIONS, Features, Placement, Preparation
+from protail.estimator._gaussian import ClosedForm, Statistics, Without, symmetric
 from protail.estimator._learning import (
     LBFGS_STEPS,
     Calibration,
@@ -29,6 +32,7 @@ from protail.estimator._learning import (
     final_factor,
     learn_residual,
 )
+from protail.estimator._local import Corrections, LandmarkFeatures
 
 if TYPE_CHECKING:
     from protail.estimator._predicting import PredictingMixin
@@ -46,6 +50,8 @@ _MOST_ROWS, _MOST_NUMBERS, _FEWEST_AXES, _MOST_WIDE = 8192, 2**23, 2048, 2**27
 # Part of their mean square that is added to the products of rows that are fewer than channels.
 _DEPENDENT = {torch.float64: 1e-10, torch.float32: 1e-5}
 _MOST_EVIDENCE, _MOST_ENTRIES, _FEWEST_EVIDENCE = 4096, 2**22, 64
+# Ridges are compared on so many of them, or two of each class.
+_SEARCHED = 1024
 # Learning keeps some ten tables of logits; each class should be in it twice.
 _MOST_LOGITS, _FEWEST_LEARNABLE = 2**25, 2
 # Learning goes through rows x channels x classes some 25 times: no more rows than this allows.
@@ -53,6 +59,9 @@ _MOST_WORK = 5e9
 # Steps of the learning that only says how sharp logits may be, and the mean negative
 # log-likelihood below which they need not be sharper.
 _FEW_STEPS, _LEAST_SURPRISE = 10, 0.04
+# Corrections near landmarks spread by so much around 0 before any row is seen. There are so many
+# landmarks at most and at least, and rows x (channels + landmarks) x classes come to no more.
+_SPREAD, _MOST_LANDMARKS, _FEWEST_LANDMARKS, _MOST_LOCAL_WORK = 3.0, 1024, 64, 1e9
 # Where this part of the rows is right without itself, how likely they are says nothing. They then
 # are easy, or known by heart to the network that made them: this preparation is good for both.
 _SATURATED = 0.99
@@ -81,7 +90,7 @@ class Rows(NamedTuple):
 
     def where(self, mask_n: Tensor) -> Rows:
         """Take those of a mask."""
-        return Rows(*(each[mask_n] for each in self))
+        return self if bool(mask_n.all()) else Rows(*(each[mask_n] for each in self))
 
 
 @dataclass(frozen=True)
@@ -121,25 +130,23 @@ class Whitened:
     bias_c: Tensor
     learned: bool
     limits: Limits | None
-
-    def logits(self, x_nd: Tensor) -> Tensor:
-        """Score rows; a class without rows has minus infinity."""
-        return torch.addmm(self.bias_c, self.preparation(x_nd.to(self.bias_c)), self.weight_cd.mT)
+    n_learnable: int  # rows that could be learned from
+    corrections: Corrections | None
 
 
-def fit_whitened(
-    features: Features,
-    codes: NDArray[np.int64],
-    n_classes: int,
-    *,
-    weights: NDArray[np.float64] | None = None,
-    preparations: Iterable[str] = PREPARATIONS,
-    learn: bool = True,
-    seed: int = 0,
-) -> Whitened:
-    """Choose, calibrate and learn."""
-    found = choose(features, codes, n_classes, weights, preparations=preparations, seed=seed)
-    return harmless(*found, learn=learn)
+class _Learned(NamedTuple):
+    """What is added to the logits of mapped rows, and what it makes of rows it was not told of."""
+
+    added_ce: Tensor  # channels, then columns where there are some
+    columns: LandmarkFeatures | None = None
+    honest: tuple[Rows, Tensor] | None = None
+
+    def logits(self, mapped: Rows, rows: Rows) -> Tensor:
+        """Say what is added to the logits of rows, mapped and as they are."""
+        column_nm = None if self.columns is None else self.columns(rows.x_nd)
+        wide_ne = _beside(mapped.x_nd, column_nm)
+        added_nc: Tensor = wide_ne @ self.added_ce.mT
+        return added_nc
 
 
 def choose(
@@ -148,7 +155,6 @@ def choose(
     n_classes: int,
     weights: NDArray[np.float64] | None = None,
     *,
-    preparations: Iterable[str] = PREPARATIONS,
     seed: int = 0,
 ) -> tuple[_Space, Choice]:
     """Choose preparation and ridge by how likely each row is without itself."""
@@ -156,22 +162,22 @@ def choose(
     table = _Table(features, codes, weights, n_classes, np.random.default_rng(seed))
     few, n_few = table.few()
     best: tuple[_Space, Choice] | None = None
-    for kind in preparations:
-        preparation = Preparation.of(kind, *few[::2])
-        rough = few.x_nd.dtype if len(few.x_nd) < len(codes) else torch.float64
-        space = _Space.of_rows(preparation, few, n_few, table.rng, rough)
-        choice = space.tried(RIDGES[_FIRST_RIDGE])
+    choice: Choice | None = None
+    for kind in PREPARATIONS:
+        space = _Space.of_rows(kind, few, n_few, table.rng)
+        choice = space.tried(RIDGES[_FIRST_RIDGE], choice)
         if best is None or _is_better(space, choice, *best):
             best = space, choice
     assert best is not None
-    space = best[0]
+    space, choice = best
     if len(few.x_nd) == len(codes):
-        return space, _with_best_ridge(space)
+        return space, _with_best_ridge(space, choice)
     space = _Space.of_table(space.preparation.kind, table)
-    choice = _with_best_ridge(space)
+    choice = _searched(space, choice, table)
     if choice.saturated and space.preparation.kind != _FOR_SATURATED:  # few rows did not show it
         other = _Space.of_table(_FOR_SATURATED, table)
-        if (found := _with_best_ridge(other)).saturated:
+        found = _searched(other, choice, table)
+        if found.saturated:
             return other, found
     return space, choice
 
@@ -196,7 +202,12 @@ def even_sample(
 def sum_rows(
     features: Features, codes: NDArray[np.int64], weights: NDArray[np.float64], n_classes: int
 ) -> Statistics:
-    """Sum prepared rows, a block at a time."""
+    """Sum prepared rows, a block at a time; those of several files where their engine does it."""
+    if isinstance(features.rows, ShardedRows):
+        how = features.placement, features.device, features.dtype
+        work = partial(_sums_of_part, how=how, n_classes=n_classes)
+        parts: Iterator[Statistics] = features.rows.map(work, codes, weights)
+        return reduce(operator.add, parts)
     total: Statistics | None = None
     for part, x_bd in features.blocks():
         code_b, weight_b = (torch.from_numpy(a[part]).to(x_bd.device) for a in (codes, weights))
@@ -204,6 +215,25 @@ def sum_rows(
         total = block if total is None else total + block
     assert total is not None
     return total
+
+
+def _sums_of_part(
+    blocks: Iterator[NDArray[Any]],
+    codes: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    *,
+    how: tuple[Placement | Preparation, torch.device, torch.dtype],
+    n_classes: int,
+) -> Statistics:
+    """Sum the rows of a part."""
+
+    def of_blocks() -> Iterator[Statistics]:
+        start = 0
+        for rows in blocks:
+            part = slice(start, start := start + len(rows))
+            yield sum_rows(Features(rows, *how, keep=False), codes[part], weights[part], n_classes)
+
+    return reduce(operator.add, of_blocks())
 
 
 @dataclass(frozen=True)
@@ -259,6 +289,7 @@ class _Space:
     learnable: Rows
     span: _Span | None = None
     _recent: list[tuple[Rows, Tensor, Rows]] = field(default_factory=list)
+    _scored: list[tuple[ClosedForm, Tensor]] = field(default_factory=list)
 
     def mapped(self, rows: Rows, form: ClosedForm) -> Rows:
         """Take rows to the space of some prototypes, or find that this was done a moment ago."""
@@ -269,20 +300,30 @@ class _Space:
         self._recent[:] = [*self._recent[-2:], (rows, form.map_dd, found)]
         return found
 
+    def scored(self, form: ClosedForm, without: Without | None = None) -> Tensor:
+        """Score the evidence without each row, or find that this was done a moment ago."""
+        for given, found_nc in self._scored:
+            if given is form:
+                return found_nc
+        without = without or form.without(*self.mapped(self.evidence, form))
+        found_nc = without.logits()
+        self._scored[:] = [*self._scored[-2:], (form, found_nc)]
+        return found_nc
+
     @classmethod
     def of_rows(
         cls,
-        preparation: Preparation,
+        kind: str,
         given: Rows,
         n_classes: int,
         rng: np.random.Generator,
-        dtype: torch.dtype = torch.float64,
     ) -> _Space:
         """Prepare rows that are all there are, or stand for all."""
-        rows, span = given._replace(x_nd=preparation(given.x_nd)), None
+        preparation, x_nd = Preparation.of(kind, given.x_nd, given.weight_n)
+        rows, span = given._replace(x_nd=x_nd), None
         n_channels = rows.x_nd.shape[1]
         if len(rows.x_nd) < n_channels:
-            span = _Span.of(rows, dtype)
+            span = _Span.of(rows)
             rows = rows._replace(x_nd=span.triangle_nn.to(rows.x_nd))
         statistics = Statistics.of(rows.x_nd, rows.code_n, n_classes, rows.weight_n, n_channels)
         index = _evidence(rows, n_classes, rng)
@@ -298,9 +339,9 @@ class _Space:
         n_most = max(_MOST_NUMBERS // features.n_channels, wide, _FEWEST_EVIDENCE)
         n_most = min(_MOST_ROWS, n_most)
         some = table.rows(features, even_sample(codes, n_most, table.rng))
-        preparation = Preparation.of(kind, *some[::2])
         if len(some.x_nd) == len(codes):
-            return cls.of_rows(preparation, some, table.n_classes, table.rng)
+            return cls.of_rows(kind, some, table.n_classes, table.rng)
+        preparation, _ = Preparation.of(kind, some.x_nd, some.weight_n)
         placed = features.placed_as(preparation)
         statistics = sum_rows(placed, codes, table.weights, table.n_classes)
         whole = Rows(torch.empty(0), torch.from_numpy(codes), torch.from_numpy(table.weights))
@@ -313,8 +354,8 @@ class _Space:
         learnable = table.rows(placed, even_sample(codes, n_most, table.rng))
         return cls(preparation, statistics, evidence, learnable)
 
-    def tried(self, ridge: float) -> Choice:
-        """Score rows without themselves."""
+    def tried(self, ridge: float, near: Choice | None = None) -> Choice:
+        """Score rows without themselves; the calibration is sought near another's."""
         rows = self.evidence
         # Means are shrunk by the scatter of the rows, which is known where all that have some are
         # here; else it takes as long as mapping as many rows as there are channels.
@@ -325,17 +366,27 @@ class _Space:
         n_filled = int((self.statistics.weight_c > 0).sum())
         if n_filled < 2 or not len(rows.code_n):  # no row to spare, or nothing to confuse it with
             return Choice(form, Calibration(1.0, 0.0, math.inf), None)
-        rows = self.mapped(rows, form)
+        without = form.without(*self.mapped(rows, form))
         if complete:
-            form = form.shrunk(form.noise(*rows))
-        logits_nc = form.without(*rows).logits()
-        calibration = calibrate(logits_nc, rows.code_n, form.weight_c, rows.weight_n)
+            form = form.shrunk(rows.weight_n.to(without.uu_n) @ without.uu_n / form.degrees)
+            without = replace(without, form=form)
+        logits_nc = self.scored(form, without)
+        start = None if near is None else (near.calibration.sharpness, near.calibration.tau)
+        known = rows.code_n, form.weight_c, rows.weight_n
+        calibration = calibrate(logits_nc, *known, start=start)
         right_n = calibration(logits_nc, form.weight_c).argmax(1) == rows.code_n
         accuracy = min(float(class_balanced(rows.code_n, rows.weight_n) @ right_n.double()), 1.0)
         choice = Choice(form, calibration, accuracy)
         if choice.saturated and calibration.tau < 0:  # rows known by heart flatter rare classes
             choice = replace(choice, calibration=replace(calibration, tau=0.0))
         return choice
+
+    def corrections(self, columns: LandmarkFeatures, added_cm: Tensor) -> Corrections:
+        """Write what was learned of columns for rows with all their channels."""
+        landmark_md = columns.landmark_md
+        if self.span is not None:
+            landmark_md = self.span.back(landmark_md)
+        return columns.corrections(added_cm, landmark_md)
 
 
 class _Span(NamedTuple):
@@ -345,19 +396,23 @@ class _Span(NamedTuple):
     triangle_nn: Tensor
 
     @classmethod
-    def of(cls, whole: Rows, dtype: torch.dtype) -> _Span:
+    def of(cls, whole: Rows) -> _Span:
         """Take the Cholesky factor of their products for coordinates."""
-        x_nd = whole.x_nd.to(dtype)
-        gram_nn = x_nd @ x_nd.mT
-        # Rows that depend on each other, as centred ones do, have no factor without it.
-        added = _DEPENDENT[dtype] * gram_nn.diagonal().mean()
-        gram_nn.diagonal().add_(added.clamp_min(torch.finfo(dtype).tiny ** 0.5))
-        return cls(whole, torch.linalg.cholesky(gram_nn))
+        for x_nd in whole.x_nd, whole.x_nd.double():
+            gram_nn = symmetric(x_nd, x_nd.mT)
+            # Rows that depend on each other, as centred ones do, have no factor without it.
+            added = _DEPENDENT[x_nd.dtype] * gram_nn.diagonal().mean()
+            gram_nn.diagonal().add_(added.clamp_min(torch.finfo(x_nd.dtype).tiny ** 0.5))
+            triangle_nn, failed = torch.linalg.cholesky_ex(gram_nn)
+            if not int(failed):
+                break
+        return cls(whole, triangle_nn)
 
     def back(self, weight_cn: Tensor) -> Tensor:
         """Give weights of all channels that say of the rows what those of coordinates say."""
-        part_nc = torch.linalg.solve_triangular(self.triangle_nn.mT, weight_cn.mT, upper=True)
-        weight_cd: Tensor = part_nc.mT @ self.whole.x_nd.double()
+        upper_nn = self.triangle_nn.mT.to(weight_cn)
+        part_nc = torch.linalg.solve_triangular(upper_nn, weight_cn.mT, upper=True)
+        weight_cd: Tensor = part_nc.mT @ self.whole.x_nd.to(weight_cn)
         return weight_cd
 
 
@@ -370,12 +425,22 @@ def _is_better(space: _Space, choice: Choice, best: _Space, so_far: Choice) -> b
     return choice.calibration.surprise < so_far.calibration.surprise
 
 
-def _with_best_ridge(space: _Space) -> Choice:
+def _searched(space: _Space, near: Choice, table: _Table) -> Choice:
+    """Choose the ridge by some of the rows, and score all of them with it."""
+    codes, n_most = space.evidence.code_n.cpu().numpy(), max(_SEARCHED, 2 * table.n_classes)
+    if len(codes) <= 2 * n_most:
+        return _with_best_ridge(space, space.tried(RIDGES[_FIRST_RIDGE], near))
+    few = replace(space, evidence=space.evidence.at(even_sample(codes, n_most, table.rng)))
+    best = _with_best_ridge(few, few.tried(RIDGES[_FIRST_RIDGE], near))
+    return space.tried(best.form.ridge, best)
+
+
+def _with_best_ridge(space: _Space, first: Choice) -> Choice:
     """Try larger ridges than the first, or else smaller ones, as long as rows get likelier."""
-    first = best = space.tried(RIDGES[_FIRST_RIDGE])
+    best = first
     for ridges in RIDGES[_FIRST_RIDGE + 1 :], RIDGES[:_FIRST_RIDGE][::-1]:
         for ridge in ridges if best is first else ():
-            choice = space.tried(ridge)
+            choice = space.tried(ridge, best)
             if not choice.calibration.surprise < best.calibration.surprise:
                 break
             best = choice
@@ -383,19 +448,24 @@ def _with_best_ridge(space: _Space) -> Choice:
 
 
 def harmless(
-    space: _Space, choice: Choice, *, learn: bool, reject: float | None = None
+    space: _Space,
+    choice: Choice,
+    *,
+    learn: bool,
+    local: bool = False,
+    reject: float | None = None,
 ) -> Whitened:
     """Learn, take back what loses a class that class means get right, and calibrate."""
     rows = space.evidence
     before_nc = _nearest_means(space.statistics, rows)
-    for form, calibration, added_cd in _milder(space, choice, learn=learn):
-        mapped = space.mapped(rows, form)
-        after_nc = mapped.x_nd @ added_cd.mT
-        after_nc += calibration(form.without(*mapped).logits(), form.weight_c)
+    for form, calibration, found in _milder(space, choice, learn=learn, local=local):
+        after_nc = calibration(space.scored(form), form.weight_c)
+        if bool(found.added_ce.any()):
+            after_nc += found.logits(space.mapped(rows, form), rows)
         if not len(lost_classes(before_nc, after_nc, rows.code_n)):
             break
     chosen = replace(choice, form=form, calibration=calibration)
-    honest, logits_nc = _scored_without(space, chosen, learned=bool(added_cd.any()))
+    honest, logits_nc = found.honest or _scored_without(space, chosen)
     factor, limits = 1.0, None
     if choice.accuracy is not None:
         known = honest.code_n, form.weight_c > 0, honest.weight_n
@@ -403,39 +473,75 @@ def harmless(
     chosen = replace(chosen, calibration=calibration.times(factor))
     if reject is not None and choice.accuracy is not None:
         limits = _limits(honest, factor * logits_nc, chosen, reject)
-    exact = ClosedForm.of(space.statistics, form.ridge, kappa=form.kappa)
-    weight_cd, bias_c = linear(exact, chosen.calibration, factor * added_cd)
+    added = (factor * found.added_ce).tensor_split([len(form.map_dd)], dim=1)
+    parts = linear(form, chosen.calibration, added[0])
+    weight_cd, bias_c = (each.double() for each in parts)
+    corrections = None
+    if found.columns is not None:
+        corrections = space.corrections(found.columns, added[1])
     if space.span is None:
         statistics = space.statistics
     else:
         x_nd, code_n, weight_n = space.span.whole
         statistics = Statistics.of(x_nd, code_n, len(weight_cd), weight_n)
         weight_cd = space.span.back(weight_cd)
-    learned = bool(added_cd.any())
-    return Whitened(space.preparation, statistics, chosen, weight_cd, bias_c, learned, limits)
+    whole = space.preparation, statistics, chosen, weight_cd, bias_c
+    learned, n_learnable = found.honest is not None, len(space.learnable.x_nd)
+    return Whitened(*whole, learned, limits, n_learnable, corrections)
 
 
 def _milder(
-    space: _Space, choice: Choice, *, learn: bool
-) -> Iterator[tuple[ClosedForm, Calibration, Tensor]]:
+    space: _Space, choice: Choice, *, learn: bool, local: bool
+) -> Iterator[tuple[ClosedForm, Calibration, _Learned]]:
     """Give what was chosen and then, step by step, what is nearer to class means."""
     form, calibration = choice.form, choice.calibration
-    nothing_cd = torch.zeros_like(form.mean_cd)
+    nothing = _Learned(torch.zeros_like(form.mean_cd))
     known = choice.accuracy is not None and len(space.learnable.x_nd) > 0
-    if learn and known and len(space.learnable.x_nd) * nothing_cd.numel() <= _MOST_WORK:
-        yield form, calibration, _learned(space.mapped(space.learnable, form), choice)
-    yield form, calibration, nothing_cd
-    yield form, replace(calibration, tau=0.0), nothing_cd
+    if learn and known and len(space.learnable.x_nd) * nothing.added_ce.numel() <= _MOST_WORK:
+        yield form, calibration, _learned_best(space, choice, local=local)
+    yield form, calibration, nothing
+    yield form, replace(calibration, tau=0.0), nothing
     means = ClosedForm.of(space.statistics, _ONLY_RIDGE, form.mean_cd.dtype, kappa=0.0)
-    yield means, Calibration(_ONLY_RIDGE * calibration.sharpness, 0.0, 0.0), nothing_cd
+    yield means, Calibration(_ONLY_RIDGE * calibration.sharpness, 0.0, 0.0), nothing
 
 
-def _scored_without(space: _Space, choice: Choice, *, learned: bool) -> tuple[Rows, Tensor]:
-    """Score mapped rows by what was fitted without them."""
-    if learned and len(space.evidence.code_n):
-        return _learned_by_halves(space.mapped(space.learnable, choice.form), choice)
+def _learned_best(space: _Space, choice: Choice, *, local: bool) -> _Learned:
+    """Learn prototypes, and corrections near landmarks where these make rows left out likelier."""
+    rows, mapped = space.learnable, space.mapped(space.learnable, choice.form)
+    honest = _learned_by_halves(mapped, choice)
+    index_m = _landmarks(rows, choice) if local else None
+    if index_m is not None:
+        columns = LandmarkFeatures.of(rows.at(index_m).x_nd, _SPREAD * math.sqrt(_RESIDUAL_RIDGE))
+        column_nm = columns(rows.x_nd)
+        tried = _learned_by_halves(mapped, choice, column_nm)
+        if _surprise(*tried, choice) < _surprise(*honest, choice):
+            return _Learned(_learned(mapped, choice, LBFGS_STEPS, column_nm), columns, tried)
+    return _Learned(_learned(mapped, choice, LBFGS_STEPS), None, honest)
+
+
+def _landmarks(rows: Rows, choice: Choice) -> NDArray[np.int64] | None:
+    """Choose rows as evenly over the classes as they go, where there is something to correct."""
+    n_rows, (n_classes, n_channels) = len(rows.code_n), choice.form.mean_cd.shape
+    n_most = min(int(_MOST_LOCAL_WORK / (n_rows * n_classes)) - n_channels, _MOST_LANDMARKS)
+    if choice.saturated or n_rows < 2 or n_most < min(n_rows, _FEWEST_LANDMARKS):
+        return None
+    return even_sample(rows.code_n.cpu().numpy(), n_most, np.random.default_rng(0))
+
+
+def _surprise(honest: Rows, logits_nc: Tensor, choice: Choice) -> float:
+    """Say how unlikely rows are at the best sharpness of their logits."""
+    filled_c = (choice.form.weight_c > 0).to(logits_nc)
+    return calibrate(logits_nc, honest.code_n, filled_c, honest.weight_n).surprise
+
+
+def _beside(z_nd: Tensor, column_nm: Tensor | None) -> Tensor:
+    return z_nd if column_nm is None else torch.cat([z_nd, column_nm], 1)
+
+
+def _scored_without(space: _Space, choice: Choice) -> tuple[Rows, Tensor]:
+    """Score mapped rows by the prototypes that the others give."""
     rows = space.mapped(space.evidence, choice.form)
-    return rows, choice.calibration(choice.form.without(*rows).logits(), choice.form.weight_c)
+    return rows, choice.calibration(space.scored(choice.form), choice.form.weight_c)
 
 
 def new_class_weight(sharpness: float, kappa: float) -> float:
@@ -474,22 +580,29 @@ def _limits(rows: Rows, logits_nc: Tensor, choice: Choice, reject: float) -> Lim
     return Limits(at(novelty_n, both), at(doubt_n, both))
 
 
-def _learned_by_halves(rows: Rows, choice: Choice) -> tuple[Rows, Tensor]:
+def _learned_by_halves(
+    rows: Rows, choice: Choice, column_nm: Tensor | None = None
+) -> tuple[Rows, Tensor]:
     """Score mapped rows by what the others give, and what is learned from one half of them."""
     form = choice.form
     spare = form.spare(*rows[1:])
     scored, logits = [], []
     first_n = _first_half(rows)
-    for learned_n in first_n, rows.weight_n - first_n:
+    halves = first_n, rows.weight_n - first_n
+    for learned_n in halves[:1] if len(first_n) > _MOST_EVIDENCE else halves:
         learned_n = torch.where(spare, learned_n, rows.weight_n)
         learned = rows._replace(weight_n=learned_n).where(learned_n > 0)
-        added_cd = _learned(learned, choice, _FEW_STEPS)
+        part_nm = None if column_nm is None else column_nm[learned_n > 0]
+        added_ce = _learned(learned, choice, _FEW_STEPS, part_nm)
+        added_cd, added_cm = added_ce.tensor_split([rows.x_nd.shape[1]], dim=1)
         others_n = rows.weight_n - learned_n
         others = rows._replace(weight_n=others_n).where(others_n > 0)
         without = form.without(*others)
         scored.append(others)
         logits.append(choice.calibration(without.logits(), form.weight_c))
-        logits[-1] += without.products(added_cd)
+        logits[-1] += without.products(others.x_nd, added_cd)
+        if column_nm is not None:
+            logits[-1] += column_nm[others_n > 0] @ added_cm.mT
     return Rows(*map(torch.cat, zip(*scored, strict=True))), torch.cat(logits)
 
 
@@ -515,12 +628,15 @@ def _first_half(rows: Rows) -> Tensor:
 def _nearest_means(statistics: Statistics, rows: Rows) -> Tensor:
     """Score rows by how near class means are, without the row itself."""
     x_nd, code_n, weight_n = rows
-    mean_cd = statistics.mean_cd.to(x_nd)
-    taken_n1 = weight_n.clamp_max(1).unsqueeze(1).to(x_nd)
-    size_n1 = statistics.weight_c[code_n].unsqueeze(1).to(x_nd)
-    own_nd = (mean_cd[code_n] * size_n1 - x_nd * taken_n1) / (size_n1 - taken_n1)
-    scores_nc = x_nd @ mean_cd.mT - mean_cd.square().sum(1) / 2
-    own_n = (x_nd * own_nd).sum(1) - own_nd.square().sum(1) / 2
+    mean_cd, size_n = statistics.mean_cd.to(x_nd), statistics.weight_c[code_n].to(x_nd)
+    square_c, taken_n = mean_cd.square().sum(1), weight_n.clamp_max(1).to(x_nd)
+    scores_nc = x_nd @ mean_cd.mT
+    mean_n, row_n = scores_nc.gather(1, code_n.unsqueeze(1)).squeeze(1), x_nd.square().sum(1)
+    # The mean of the others of the class, (size mean - taken x) / (size - taken), by its products.
+    product_n = (size_n * mean_n - taken_n * row_n) / (size_n - taken_n)
+    square_n = size_n**2 * square_c[code_n] - 2 * size_n * taken_n * mean_n + taken_n**2 * row_n
+    own_n = product_n - square_n / (2 * (size_n - taken_n) ** 2)
+    scores_nc -= square_c / 2
     scores_nc.scatter_(1, code_n.unsqueeze(1), own_n.unsqueeze(1))
     return scores_nc.masked_fill(statistics.weight_c == 0, -torch.inf)
 
@@ -541,27 +657,30 @@ def lost_classes(before_nc: Tensor, after_nc: Tensor, code_n: Tensor) -> NDArray
     return codes
 
 
-def _learned(rows: Rows, choice: Choice, n_steps: int = LBFGS_STEPS) -> Tensor:
-    """Learn what to add to the prototypes from mapped rows."""
+def _learned(rows: Rows, choice: Choice, n_steps: int, column_nm: Tensor | None = None) -> Tensor:
+    """Learn what to add to the prototypes, and to columns, from mapped rows."""
     form, (z_nd, code_n, weight_n) = choice.form, rows
-    base_nc = form.logits(z_nd)
-    # A class of one row is not known without it: its logit says as much as the centre does.
-    base_nc.scatter_(1, code_n.unsqueeze(1), 0.0)
     spare = form.spare(code_n, weight_n)
-    base_nc[spare] = form.without(*rows.where(spare)).logits()
+    base_nc = form.without(*rows.where(spare)).logits()
+    if len(base_nc) < len(z_nd):
+        # A class of one row is not known without it: its logit says as much as the centre does.
+        known_nc, base_nc = base_nc, form.logits(z_nd)
+        base_nc.scatter_(1, code_n.unsqueeze(1), 0.0)
+        base_nc[spare] = known_nc
     count_c = torch.bincount(code_n, weight_n.to(base_nc), minlength=len(form.weight_c))
     base_nc = choice.calibration(base_nc, form.weight_c) + count_c.clamp_min(1).log()
     filled_c = form.weight_c > 0
-    added_cd = torch.zeros_like(form.mean_cd)
-    added_cd[filled_c] = learn_residual(
-        z_nd,
+    wide_ne = _beside(z_nd, column_nm)
+    added_ce = wide_ne.new_zeros(len(form.mean_cd), wide_ne.shape[1])
+    added_ce[filled_c] = learn_residual(
+        wide_ne,
         (filled_c.cumsum(0) - 1)[code_n],
         base_nc[:, filled_c],
         _RESIDUAL_RIDGE,
         weight_n=weight_n,
         n_steps=n_steps,
     )
-    return added_cd
+    return added_ce
 
 
 def linear(
@@ -581,7 +700,7 @@ def linear(
 
 def space_map(fitted: PredictingMixin, device: torch.device | str = "cpu") -> Tensor:
     """Give the lower triangle L that takes prepared rows to a whitened space, by solving."""
-    covariance_dd, _ = statistics_of(fitted, device).covariance(fitted.choices_["ridge"])
+    covariance_dd = statistics_of(fitted, device).covariance(fitted.choices_["ridge"])
     map_dd: Tensor
     map_dd, failed = torch.linalg.cholesky_ex(covariance_dd)
     if int(failed):
@@ -595,4 +714,4 @@ def space_map(fitted: PredictingMixin, device: torch.device | str = "cpu") -> Te
 def statistics_of(fitted: PredictingMixin, device: torch.device | str = "cpu") -> Statistics:
     """Give what a fitted classifier knows of its training rows, in float64."""
     parts = fitted.class_counts_, fitted.class_means_, fitted.covariance_
-    return Statistics.restored(*(torch.from_numpy(part).to(device).double() for part in parts))
+    return Statistics.restored(*(torch.from_numpy(part).to(device) for part in parts))

@@ -1,0 +1,90 @@
+"""What prototypes cannot say: corrections near training rows.
+
+Borders between prototypes are flat. Where rows that are left out gain from it, logits are corrected
+near some training rows, the landmarks: by ``1 / (1 + |x - landmark|^2 / width)`` times a weight for
+each class. The weights are learned together with the prototypes, on the same honest residuals, as
+if the correction of each class were drawn from a Gaussian process: before any row is seen it has
+the same spread around 0 everywhere, and says the more similar things the nearer two rows are. In
+other words: Nyström features of a rational quadratic kernel with alpha = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# The squared distance at which nearness has fallen to a half, over the median of two landmarks.
+_WIDTH = 0.15
+# Added to how near each landmark is to itself: rows that come twice would have no Cholesky factor.
+_DEPENDENT = 1e-4
+# Rows farther away are near nothing; the squares of larger numbers would overflow.
+_FAR = 1e15
+
+
+class Corrections(NamedTuple):
+    """What is added to the logits of prepared rows."""
+
+    landmark_md: Tensor
+    width: float
+    weight_cm: Tensor
+
+    def __call__(self, x_nd: Tensor) -> Tensor:
+        """Give what is added to the logits of some rows."""
+        near_nm = _nearness(x_nd.clamp(-_FAR, _FAR), self.landmark_md, self.width)
+        added_nc: Tensor = near_nm @ self.weight_cm.mT
+        return added_nc
+
+
+@dataclass(frozen=True)
+class LandmarkFeatures:
+    """The Nyström features of rows: how near landmarks are, turned to be learned like channels.
+
+    As `sklearn.kernel_approximation.Nystroem` makes them, but in torch, wherever the rows lie.
+
+    Of any two rows, the product of their columns is ``spread^2`` times how near they are.
+    """
+
+    landmark_md: Tensor
+    width: float
+    spread: float
+
+    @classmethod
+    def of(cls, landmark_md: Tensor, spread: float) -> LandmarkFeatures:
+        """Take at least two prepared rows for landmarks."""
+        square_mm = _squares(landmark_md, landmark_md)
+        median = square_mm[torch.ones_like(square_mm, dtype=torch.bool).triu(1)].median()
+        least = torch.finfo(median.dtype).tiny ** 0.5
+        return cls(landmark_md, _WIDTH * float(median.clamp_min(least)), spread)
+
+    def __call__(self, x_nd: Tensor) -> Tensor:
+        """Give the columns (rows, landmarks) of prepared rows."""
+        near_mn = _nearness(x_nd, self.landmark_md, self.width).mT
+        column_mn = torch.linalg.solve_triangular(self._triangle_mm, near_mn, upper=False)
+        column_nm: Tensor = self.spread * column_mn.mT
+        return column_nm
+
+    def corrections(self, added_cm: Tensor, landmark_md: Tensor) -> Corrections:
+        """Write what was learned of the columns as weights of the same landmarks."""
+        weight_mc = torch.linalg.solve_triangular(self._triangle_mm.mT, added_cm.mT, upper=True)
+        return Corrections(landmark_md, self.width, self.spread * weight_mc.mT)
+
+    @cached_property
+    def _triangle_mm(self) -> Tensor:
+        near_mm = _nearness(self.landmark_md, self.landmark_md, self.width).double()
+        near_mm.diagonal().add_(_DEPENDENT)
+        triangle_mm: Tensor = torch.linalg.cholesky(near_mm)
+        return triangle_mm.to(self.landmark_md)
+
+
+def _nearness(x_nd: Tensor, landmark_md: Tensor, width: float) -> Tensor:
+    """Say how near rows are to each landmark: 1 at it, 0 far away."""
+    return _squares(x_nd, landmark_md).mul_(1 / width).add_(1).reciprocal_()
+
+
+def _squares(x_nd: Tensor, y_md: Tensor) -> Tensor:
+    square_nm = torch.addmm(y_md.square().sum(1), x_nd, y_md.mT, alpha=-2)
+    return square_nm.add_(x_nd.square().sum(1, keepdim=True)).clamp_min_(0)
