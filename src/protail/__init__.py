@@ -43,16 +43,9 @@ _PACKAGES = {
 }
 
 __all__ = [
-    "ClassProfile",
-    "Comparison",
-    "Evaluation",
-    "LogitAdjustedLoss",
-    "Network",
-    "PrototypeClassifier",
-    "PrototypeHead",
-    "__version__",
-    "load",
-]
+    "ClassProfile", "Comparison", "Evaluation", "LogitAdjustedLoss", "Network",
+    "PrototypeClassifier", "PrototypeHead", "__version__", "load",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

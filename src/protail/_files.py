@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import hashlib
+import mmap
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,6 +50,23 @@ def explained(error: OSError, place: Path) -> OutputError:
     code = error.errno or 0
     reason = reasons.get(code, f"{error.strerror or error}. Correct that, or choose another place.")
     return OutputError(code, f"{place} cannot be written: {reason}")
+
+
+def check_mapped(array: object) -> None:
+    """Raise where the file that an array is mapped from has been cut short.
+
+    To touch what is gone would end the process by SIGBUS, without a message.
+    """
+    mapped, base = None, array
+    while base is not None and not isinstance(base, mmap.mmap):
+        mapped, base = base, getattr(base, "base", None)
+    needed = getattr(mapped, "offset", 0) + getattr(mapped, "nbytes", 0)
+    if base is not None and base.size() < needed:
+        raise ValueError(
+            f"{getattr(mapped, 'filename', None) or 'a file'} has {base.size():,} bytes, and had "
+            f"{needed:,} when it was opened; expected that nobody cuts it short meanwhile. Write "
+            "or copy it again."
+        )
 
 
 @contextmanager
@@ -273,6 +292,15 @@ def parts_of(place: Path) -> list[Path]:
     with suppress(OSError):  # a folder may be written and not be listed
         found = [each for each in place.parent.iterdir() if each.name.startswith(begin)]
     return [each for each in found if each.suffix == ".part"]
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """Give a path to be read; a pipe, which may never end, or a device is an OSError."""
+    place = Path(path)
+    mode = place.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or device, not a file", str(place))
+    return place
 
 
 def remove(path: Path) -> None:

@@ -67,24 +67,7 @@ def install_command(*extras: str) -> str:
 
 
 def why(error: Exception) -> str:
-    r"""Say in one short line why something failed.
-
-    Parameters
-    ----------
-    error : Exception
-        What was raised.
-
-    Returns
-    -------
-    str
-        Its text, or its type where it has none.
-
-    Examples
-    --------
-    >>> from protail._messages import why
-    >>> why(ValueError("not\na number")), why(KeyError("name")), why(EOFError())
-    ('not a number', "KeyError('name')", 'EOFError')
-    """
+    """Say in one short line why something failed: its text, or its type where it has none."""
     # The text of a KeyError is the bare key.
     text = repr(error) if isinstance(error, KeyError) else " ".join(str(error).split())
     return (text or type(error).__name__)[:200]
@@ -98,26 +81,7 @@ def not_installed(purpose: str, package: str, extra: str) -> str:
 
 
 def imported(module: str, purpose: str, package: str, extra: str) -> Any:
-    """Import a module of a package that need not be there, or say what installs it.
-
-    Parameters
-    ----------
-    module : str
-        What to import.
-    purpose, package, extra : str
-        As in `not_installed`.
-
-    Returns
-    -------
-    module
-        The module.
-
-    Examples
-    --------
-    >>> from protail._messages import imported
-    >>> imported("json", "reading", "json", "vision").loads("3")
-    3
-    """
+    """Import a module of a package that need not be there, or say what installs it."""
     try:
         return import_module(module)
     except ImportError as error:

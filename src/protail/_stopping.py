@@ -47,6 +47,11 @@ def stoppable() -> Iterator[None]:
     try:
         with _as_a_stop():
             yield
+    except BaseException:
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            # torchrun ends all processes once one has ended: this one still has to tell why.
+            before[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number in ours:
             signal.signal(number, before[number])
@@ -104,6 +109,6 @@ def _ask(number: int, frame: FrameType | None) -> None:
     was_wanted, _stop.is_wanted = _stop.is_wanted, True
     if not _stop.blocks or (was_wanted and number == signal.SIGINT):
         raise KeyboardInterrupt
-    if not was_wanted:
+    if not was_wanted and os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
             os.write(2, _HEARD)  # print would fail where the signal came in the midst of one

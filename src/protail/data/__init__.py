@@ -17,7 +17,8 @@ from protail.data.samplers import (
     whole_number,
 )
 
-__all__ = ["stream_key"]
-__all__ += ["SAMPLERS", "ClassBalancedSampler", "InstanceSampler", "ProgressiveSampler"]
-__all__ += ["RowSampler", "SquareRootSampler", "make_sampler", "register_sampler", "sampler_names"]
-__all__ += ["whole_number"]
+__all__ = [
+    "SAMPLERS", "ClassBalancedSampler", "InstanceSampler", "ProgressiveSampler", "RowSampler",
+    "SquareRootSampler", "make_sampler", "register_sampler", "sampler_names", "stream_key",
+    "whole_number",
+]  # fmt: skip

@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from protail.data.augment import mix, mix_weights, uniforms
-from protail.data.augment.mixing import _PURPOSE
+from protail.data.augment.on_device import _PURPOSE
 from reference.augment import Kernels, cutmix_loop
 
 

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protail.data.images import DataSet, DataSetError, ImageSet, read_image, unreadable
+from protail.data.images import (
+    DataSet,
+    DataSetError,
+    ImageSet,
+    in_memory,
+    read_image,
+    unreadable,
+)
 from reference.image_data import resident, write_class_folders, write_picture
 
 
@@ -140,3 +147,28 @@ def test_truncated_files_of_every_format_are_found(tmp_path, ending, keep):
     with pytest.raises(DataSetError, match="on_bad_image='skip'"):
         read_image(path)
     assert unreadable([fine, path, fine, tmp_path / "lost.jpg"]) == [1, 3]
+
+
+def test_small_photos_of_one_size_are_kept_in_memory(tmp_path):
+    photos = in_files(tmp_path, 5)
+    kept = in_memory(DataSet("ants", photos, photos.subset([4, 1]), description={"split": "own"}))
+    assert kept.description == {"split": "own", "in_memory": True}
+    assert kept.train.is_resident
+    assert not kept.train.paths
+    for i in range(5):
+        assert (np.asarray(kept.train.image(i)) == np.asarray(photos.image(i))).all()
+    assert (kept.test.pixels == kept.train.pixels[[4, 1]]).all()
+
+
+@pytest.mark.parametrize("size", [(9, 12), (129, 9)])
+def test_other_photos_stay_in_files(tmp_path, size):
+    photos = in_files(tmp_path)
+    write_picture(tmp_path / f"ant/{0 if max(size) > 128 else 2}.jpg", size=size)
+    assert in_memory(DataSet("ants", photos, photos)) is None
+
+
+def test_a_photo_that_cannot_be_read_is_named(tmp_path):
+    photos = in_files(tmp_path)
+    (tmp_path / "ant/3.jpg").write_bytes(b"no picture")
+    with pytest.raises(DataSetError, match=r"ant/3.jpg: it cannot be read"):
+        in_memory(DataSet("ants", photos, photos))

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protail.options import Range
+
 Size = tuple[int, int]
 # The first two rows of the matrix that sends a pixel of the result to its source, both measured
 # from the middle of the image: (xx, xy, x0, yx, yy, y0).
@@ -567,10 +569,8 @@ def randaugment_actions(magnitude: int, size: Size) -> list[Action]:
 
 def make_step(name: str, size: Size, *, pad: int, fill: int, cutout: int, magnitude: int) -> Step:
     """Make a step by name; "crop+flip" is both in one look-up."""
-    if not 0 <= fill <= 255:
-        raise ValueError(f"fill={fill!r}; expected a level of 0 to 255.")
-    if not 0 <= magnitude <= RANDAUGMENT_LARGEST:
-        raise ValueError(f"magnitude={magnitude!r}; expected 0 to {RANDAUGMENT_LARGEST}.")
+    Range(high=255, closed="both").check("fill", fill)
+    Range(high=RANDAUGMENT_LARGEST, closed="both").check("magnitude", magnitude)
     if name == "simclr" and min(size) <= BLUR_REACH:
         raise ValueError(f"size={size!r}; simclr needs at least {BLUR_REACH + 1} pixels a side.")
     if name in ("crop", "flip", "crop+flip"):

@@ -76,7 +76,9 @@ class LoaderTransform:
     Parameters
     ----------
     random, fixed : callable
-        torchvision's transforms from image to tensor, for training and for testing.
+        torchvision's transforms from image to 8-bit tensor, for training and for testing.
+    finish : callable
+        From such a tensor, or a batch of them, to what the backbone sees.
     seed : int
         Same seed, same images.
 
@@ -90,10 +92,13 @@ class LoaderTransform:
     """
 
     def __init__(
-        self, random: Callable[[Any], Tensor], fixed: Callable[[Any], Tensor], seed: int
+        self,
+        random: Callable[[Any], Tensor],
+        fixed: Callable[[Any], Tensor],
+        finish: Callable[[Tensor], Tensor],
+        seed: int,
     ) -> None:
-        self.random = random
-        self.fixed = fixed
+        self.random, self.fixed, self.finish = random, fixed, finish
         self.seed = whole_number("seed", seed, 0)
 
     def __call__(self, image: Image, index: int, epoch: int) -> Tensor:
@@ -113,6 +118,24 @@ class LoaderTransform:
         Tensor of float32, shape (3, size, size)
             What the backbone sees.
         """
+        return self.finish(self.levels(image, index, epoch))
+
+    def levels(self, image: Image, index: int = 0, epoch: int | None = None) -> Tensor:
+        """Augment only, or without an epoch resize and cut out the middle only.
+
+        Parameters
+        ----------
+        image, index, epoch
+            As above.
+
+        Returns
+        -------
+        Tensor of uint8, shape (3, size, size)
+            A quarter of the bytes for a worker to hand over; ``finish`` does the rest, for a batch
+            and where the network is.
+        """
+        if epoch is None:
+            return self.fixed(image.convert("RGB"))
         key = int(stream_key(self.seed, _PURPOSE, epoch, index)[0])
         # torchvision draws from the global generator of the CPU: lend it ours for one image.
         with torch.random.fork_rng(devices=[]):
@@ -140,7 +163,7 @@ class LoaderTransform:
         >>> transform.clean(Image.new("L", (50, 40))).shape
         torch.Size([3, 32, 32])
         """
-        return self.fixed(image.convert("RGB"))
+        return self.finish(self.levels(image))
 
 
 def make_loader_transform(
@@ -189,11 +212,7 @@ def make_loader_transform(
     v2 = imported("torchvision.transforms.v2", *about)
     whole_number("size", inputs.size, 1)
     mode = v2.InterpolationMode(inputs.interpolation)
-    finish = [
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(inputs.mean, inputs.std),
-    ]
+    finish = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(inputs.mean, inputs.std)]
     sides = [inputs.resized] * (2 if inputs.squash else 1)
     middle = [v2.Resize(sides, mode), v2.CenterCrop(inputs.size)]
     steps: list[Any] = [] if {"resized-crop", "simclr"} & set(names) else list(middle)
@@ -215,4 +234,5 @@ def make_loader_transform(
     }
     for name in names:
         steps += known[name]
-    return LoaderTransform(v2.Compose(steps + finish), v2.Compose(middle + finish), seed)
+    random, fixed = (v2.Compose([*parts, v2.ToImage()]) for parts in (steps, middle))
+    return LoaderTransform(random, fixed, v2.Compose(finish), seed)

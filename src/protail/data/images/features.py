@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ _DTYPES = ("float16", "float32", "uint8")
 # Rows in a byte a number: of each channel the least value, and the step to the next of 256 levels.
 _SCALE = ("minimum", "step")
 _LEVELS = 255
+# Of an npy array: numpy parses none that is longer.
+_LONGEST_HEAD = 10_000
 # A label beyond this is no class code but a mistake, such as a date.
 _MOST_CLASSES = 1_000_000
 
@@ -348,6 +351,7 @@ def _read_arrays(place: Path) -> tuple[_Arrays, dict[str, Any]]:
     head: dict[str, Any] = {}
     with reading(place, expected):
         if place.suffix == ".npz":
+            _check_heads(place)
             with np.load(place, allow_pickle=False) as file:
                 _check_names(place, file.files)
                 arrays = {name: file[name] for name in wanted if name in file.files}
@@ -360,6 +364,17 @@ def _read_arrays(place: Path) -> tuple[_Arrays, dict[str, Any]]:
         if head.get("dtype") == "uint8":
             _restore(place, arrays)
     return arrays, head
+
+
+def _check_heads(place: Path) -> None:
+    """Raise for an array whose head numpy would refuse, after it has unpacked gigabytes of it."""
+    with zipfile.ZipFile(place) as file:
+        for name in file.namelist():
+            with file.open(name) as array:
+                start = array.read(12)
+            length = int.from_bytes(start[8:12], "little")
+            if start[6:7] > b"\x01" and length > _LONGEST_HEAD:
+                raise ValueError(f"{name} has a head of {length:,} bytes")
 
 
 def _check_names(place: Path, found: list[str]) -> None:

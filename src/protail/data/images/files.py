@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._files import regular
 from protail._messages import counted, first_few, unknown_name
 from protail.data.images.image_set import (
     DataSet,
@@ -208,7 +209,7 @@ def read_list(path: str | os.PathLike[str], n_classes: int) -> Listed:
         "a text file in UTF-8 with a path and a label on every line. Check the path, or save it "
         "again.",
     ):
-        text = Path(path).read_text("utf-8-sig")
+        text = regular(path).read_text("utf-8-sig")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise DataSetError(
@@ -273,7 +274,7 @@ def read_annotations(path: str | os.PathLike[str], n_classes: int = _N_SPECIES) 
     """
     expected = "JSON with 'images' and 'annotations'. It may be cut short: fetch it again."
     with reading(path, expected):
-        content = json.loads(Path(path).read_bytes())
+        content = json.loads(regular(path).read_bytes())
         files = {image["id"]: str(image["file_name"]) for image in content["images"]}
         classes: dict[Any, int] = {}
         for annotation in content["annotations"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,11 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from protail._files import regular
 from protail._messages import imported, upgrade_advice, why
 from protail.profile import ClassProfile, class_codes
 
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 # Others, such as EPS, would be handed to programs outside.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
+# What is kept in memory: images as small as those whose recipes crop by a few pixels, and not more
+# than any machine that trains on them has room for.
+_LONGEST_SIDE = 128
+_MOST_BYTES = 1 << 32
 
 
 class DataSetError(ValueError):
@@ -43,7 +49,7 @@ class DataSetError(ValueError):
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
+def reading(path: object, expected: str) -> Iterator[None]:
     """Turn what a damaged file makes its reader raise into a `DataSetError`."""
     try:
         yield
@@ -73,12 +79,12 @@ def pillow(purpose: str) -> Any:
     return imported("PIL.Image", purpose, "Pillow", "vision")
 
 
-def read_image(path: str | os.PathLike[str]) -> Image:
+def read_image(path: str | os.PathLike[str] | BinaryIO) -> Image:
     """Read a picture file, whole, as 8-bit RGB.
 
     Parameters
     ----------
-    path : path-like
+    path : path-like or binary file
         JPEG, PNG, WebP, BMP, GIF, TIFF or PPM; of several pictures the first.
 
     Returns
@@ -104,8 +110,10 @@ def read_image(path: str | os.PathLike[str]) -> Image:
         "(--on-bad-image skip)."
     )
     try:
-        with reading(path, expected), module.open(path, formats=_FORMATS) as image:
-            return _upright_rgb(image)
+        with reading(path, expected):
+            file = path if isinstance(path, io.IOBase) else regular(path)  # type: ignore[arg-type]
+            with module.open(file, formats=_FORMATS) as image:
+                return _upright_rgb(image)
     except DataSetError as error:
         if not isinstance(error.__cause__, module.DecompressionBombError):
             raise
@@ -402,6 +410,61 @@ class DataSet:
         return f"DataSet({self.name}: {sizes}, {len(self.train.classes)} classes)"
 
 
+def in_memory(data: DataSet) -> DataSet | None:
+    """Decode images in files once, where they are small and all of one size.
+
+    Parameters
+    ----------
+    data : DataSet
+        Images in files.
+
+    Returns
+    -------
+    DataSet or None
+        The same images, resident, as those of CIFAR are; its description says so. None where one
+        has a side of more than 128 pixels or another size than the first, or where all of them
+        would take more than 4 GiB.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from protail.data.images import DataSet, ImageSet, in_memory
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> Image.new("RGB", (64, 64)).save(folder / "ant.png")
+    >>> photos = ImageSet([0], ("ant",), files=("ant.png",), folder=folder)
+    >>> in_memory(DataSet("ants", photos, photos)).train
+    ImageSet(1 images of 1 classes, 64 x 64 pixels, resident)
+    """
+    size = data.train.image(0).size
+    n_images = sum(map(len, data.parts.values()))
+    if max(size) > _LONGEST_SIDE or n_images * 3 * size[0] * size[1] > _MOST_BYTES:
+        return None
+    parts: dict[str, Any] = {}
+    for part, images in data.parts.items():
+        pixels = _decoded(images, size)
+        if pixels is None:
+            return None
+        parts[part] = replace(images, pixels=pixels, files=None)
+    return replace(data, **parts, description={**data.description, "in_memory": True})
+
+
+def _decoded(images: ImageSet, size: tuple[int, int]) -> NDArray[np.uint8] | None:
+    """Decode all images, with all cores; None where one has another size."""
+    pixels = np.empty((len(images), 3, size[1], size[0]), np.uint8)
+
+    def decode(place: int) -> bool:
+        image = images.image(place)
+        if image.size == size:
+            pixels[place] = np.asarray(image).transpose(2, 0, 1)
+        return image.size == size
+
+    # Pillow lets other threads run while it decodes.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return pixels if all(list(pool.map(decode, range(len(images)), chunksize=64))) else None
+
+
 def same_content(images: ImageSet) -> NDArray[np.int64]:
     """Give images numbers by their content: copies of one file get the same one.
 
@@ -431,7 +494,12 @@ def same_content(images: ImageSet) -> NDArray[np.int64]:
     >>> same_content(images)
     array([0, 1, 0])
     """
-    sizes = [path.stat().st_size for path in images.paths]
+
+    def size_of(path: Path) -> int:
+        with reading(path, "an image file. Remove it."):
+            return regular(path).stat().st_size
+
+    sizes = list(map(size_of, images.paths))
     common = Counter(sizes)
     numbers: dict[object, int] = {}
     keys = (

@@ -32,6 +32,8 @@ _HEAD = "draw.json"
 # 200 or sheets with several columns; the order of the images changes less than 0.4 %.
 _SHEET_PIXELS = 100 * 32 * 32
 _SHEET_HEIGHT = 16383  # the most WebP can hold
+# Bytes of a head; a million classes need no more.
+_MOST_HEAD = 2**26
 
 
 class OtherSubsetError(DataSetError):
@@ -150,7 +152,7 @@ def load_subset(
         )
     expected = "a whole exported subset. It may be cut short or damaged: copy or export it again."
     with reading(place, expected), zipfile.ZipFile(place) as file:
-        head = json.loads(file.read(_HEAD))
+        head = json.loads(_read(file, _HEAD, _MOST_HEAD))
         check_version(place, head, _FORMAT, _VERSION)
         parts = {part: _read_part(file, part, head) for part in head["parts"]}
         stored = DataSet(head["name"], description=head["description"], group_counts=None, **parts)
@@ -229,15 +231,27 @@ def _encoded(pixels: NDArray[np.uint8]) -> Iterator[bytes]:
         yield from pool.map(encode, sheets)
 
 
+def _read(file: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Read an entry, unless unpacked it is larger than what it is for."""
+    if (size := file.getinfo(name).file_size) > most:
+        raise ValueError(f"{name} has {size:,} bytes, and needs {most:,} at most")
+    return file.read(name)
+
+
 def _read_part(file: zipfile.ZipFile, part: str, head: dict[str, Any]) -> ImageSet:
     """Read the images, labels and places of a part, and compare their checksum."""
     image = pillow("reading an exported subset")
     n, channels, height, width = head["parts"][part]["shape"]
-    pixels = np.empty((n, channels, height, width), dtype=np.uint8)
+    if channels != 3 or not all(0 < side <= _SHEET_HEIGHT for side in (height, width)) or n < 1:
+        raise ValueError(f"images of {part} have shape {(n, channels, height, width)}")
     step = _images_a_sheet(height, width)
+    # Memory for no more images than there are sheets.
+    file.getinfo(f"{part}/{(n - 1) // step:05d}.webp")
+    pixels = np.empty((n, channels, height, width), dtype=np.uint8)
     for number, begin in enumerate(range(0, n, step)):
         block = pixels[begin : begin + step]
-        content = io.BytesIO(file.read(f"{part}/{number:05d}.webp"))
+        room = 2 * block.nbytes + 4096
+        content = io.BytesIO(_read(file, f"{part}/{number:05d}.webp", room))
         with image.open(content, formats=["webp"]) as sheet:
             if sheet.size != (width, height * len(block)):
                 raise ValueError(f"sheet {number} of {part} has size {sheet.size}")
@@ -246,7 +260,7 @@ def _read_part(file: zipfile.ZipFile, part: str, head: dict[str, Any]) -> ImageS
     stored = {}
     for array in ("labels", "origin"):
         if array == "labels" or f"{part}/{array}.npy" in file.namelist():
-            content = io.BytesIO(file.read(f"{part}/{array}.npy"))
+            content = io.BytesIO(_read(file, f"{part}/{array}.npy", 8 * n + 10_000))
             stored[array] = np.load(content, allow_pickle=False).astype(np.int64)
     images = ImageSet(classes=tuple(head["classes"]), pixels=pixels, **stored)
     if images.fingerprint() != head["parts"][part]["sha256"]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from protail._files import regular
 from protail.data.images.files import IMAGE_SUFFIXES
 from protail.data.images.image_set import DataSetError, ImageSet, reading
 
@@ -274,7 +275,7 @@ def _listed(place: Path) -> FoundPhotos:
 
 
 def _rows(place: Path) -> Iterator[list[str]]:
-    with place.open(newline="", encoding="utf-8-sig") as file:
+    with regular(place).open(newline="", encoding="utf-8-sig") as file:
         yield from csv.reader(file, delimiter="\t" if place.suffix.lower() == ".tsv" else ",")
 
 

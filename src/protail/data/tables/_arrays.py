@@ -6,6 +6,7 @@ are checked before anything is read.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import struct
@@ -21,15 +22,19 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from protail._files import check_mapped
 from protail._messages import first_few
 from protail.data.tables import _columns
 from protail.data.tables.feature_file import LISTED, FaultError, FeatureFile, Wanted, reading
-from protail.data.tables.rows import BLOCK_BYTES, gather, rows_a_block
+from protail.data.tables.rows import BLOCK_BYTES, ShardedRows, gather, rows_a_block
+from protail.data.tables.shards import here
 
 _FLOATS = ("float16", "float32", "float64")
 _SAFETENSORS_TYPES = {"BOOL": "?", "F16": "<f2", "F32": "<f4", "F64": "<f8"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)
 }
+# Of the head of an npy array; numpy itself parses none that is longer.
+_LONGEST_HEADER = 10_000 + 12
 # numpy has no such numbers: their bytes are read as whole numbers, the upper half of a float32.
 _BFLOAT16 = "bf16"
 
@@ -86,11 +91,7 @@ class StoredArray:
 
     def mapped(self, path: Path) -> NDArray[Any]:
         """Map the bytes of the file, as stored."""
-        if not self._is_checked:  # zipfile compares the checksum of a member at its end
-            with zipfile.ZipFile(path) as archive, archive.open(str(self.member)) as stream:
-                while stream.read(BLOCK_BYTES):
-                    pass
-            self._is_checked = True
+        self._check_sum(path)
         rows = np.memmap(path, self.dtype, "r", self.offset, self._stored)
         return rows.T if self.fortran else rows
 
@@ -103,9 +104,13 @@ class StoredArray:
             columns_a_block = rows_a_block(self.shape[0] * self.dtype.itemsize)
             columns = self._decompressed(path, 0, columns_a_block)
             rows = gather(columns, (self.shape[1], self.shape[0]), self.dtype).T
-        else:
+        elif self.fortran:
             rows = self.mapped(path)
+        else:
+            yield from self._read(path, start, size)
+            return
         for first in range(start, self.shape[0], size):
+            check_mapped(rows)
             yield self._floats(np.asarray(rows[first : first + size]))
 
     def whole(self, path: Path) -> NDArray[Any]:
@@ -120,6 +125,29 @@ class StoredArray:
     def _stored(self) -> tuple[int, ...]:
         """The shape as it lies in the file, row after row."""
         return self.shape[::-1] if self.fortran else self.shape
+
+    def _check_sum(self, path: Path) -> None:
+        """Compare the checksum of a member once; zipfile does so at its end."""
+        if not self._is_checked:
+            with zipfile.ZipFile(path) as archive, archive.open(str(self.member)) as stream:
+                while stream.read(BLOCK_BYTES):
+                    pass
+            self._is_checked = True
+
+    def _read(self, path: Path, start: int, size: int) -> Iterator[NDArray[Any]]:
+        """Yield rows, read and not mapped: a file that becomes shorter is then an error."""
+        self._check_sum(path)
+        with path.open("rb", buffering=0) as file:
+            for first in range(start, self.shape[0], size):
+                raw = np.empty((min(size, self.shape[0] - first), self.shape[1]), self.dtype)
+                file.seek(self.offset + first * raw[:1].nbytes)
+                if file.readinto(raw.data.cast("B")) < raw.nbytes:
+                    raise FaultError(
+                        f"it ends before row {first + len(raw)} of array {self}; expected that "
+                        "nobody cuts it short meanwhile. Write or copy it again."
+                    )
+                is_given = raw.dtype == self.row_dtype and self.type_name != _BFLOAT16
+                yield raw if is_given else self._floats(raw)
 
     def _decompressed(self, path: Path, start: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield blocks of the array as it lies in the member."""
@@ -190,12 +218,17 @@ def safetensors_arrays(path: Path) -> list[StoredArray]:
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = npy_format.read_magic(stream)
+    # numpy would read a header of any length, and unpack gigabytes of it out of a small file.
+    head = io.BytesIO(stream.read(_LONGEST_HEADER))
+    version = npy_format.read_magic(head)
     if version == (1, 0):
-        return npy_format.read_array_header_1_0(stream)
-    if version == (2, 0):
-        return npy_format.read_array_header_2_0(stream)
-    raise ValueError(f"npy format {version} is for structured arrays")
+        found = npy_format.read_array_header_1_0(head)
+    elif version == (2, 0):
+        found = npy_format.read_array_header_2_0(head)
+    else:
+        raise ValueError(f"npy format {version} is for structured arrays")
+    stream.seek(head.tell())
+    return found
 
 
 _HEADS = {".npy": npy_arrays, ".npz": npz_arrays, ".safetensors": safetensors_arrays}
@@ -207,7 +240,7 @@ class ArrayFile(FeatureFile):
     def __init__(self, path: Path, wanted: Wanted) -> None:
         super().__init__(path)
         wanted.check_no_columns()
-        arrays = {array.name: array for array in _HEADS[path.suffix.lower()](path)}
+        arrays = {array.name: array for array in _HEADS[path.suffix.lower()](here(path))}
         self._array = _choose_features(arrays, wanted.features)
         flat = [name for name, array in arrays.items() if len(array.shape) == 1]
         name = _columns.choose_label(wanted, arrays, flat, arrays.values())
@@ -215,6 +248,7 @@ class ArrayFile(FeatureFile):
         self._kept = [arrays[name] for name in _columns.find_columns("keep", wanted.keep, arrays)]
         self.n_rows, self.width = self._array.shape
         self.dtype = self._array.row_dtype
+        self.is_mapped = not self._array.compressed and self._array.dtype == self.dtype
         used = (self._array, label, *self._kept)
         self.ignored = [name for name, array in arrays.items() if array not in used]
         self.kept = {array.name: self._kept_type(array) for array in self._kept}
@@ -224,17 +258,24 @@ class ArrayFile(FeatureFile):
             if wanted.need_labels or wanted.labels is not None:
                 _check_label(label, self.n_rows)
 
-    def rows(self) -> NDArray[Any]:
-        if self._array.compressed or self._array.dtype != self.dtype:
+    def cuts(self) -> list[int]:
+        """Cut mapped rows into parts of 64 MiB: what of a file was looked at counts as memory."""
+        if self._array.compressed or self._array.fortran:
+            return super().cuts()
+        step = 4 * rows_a_block(self.width * self._array.dtype.itemsize)
+        return [*range(0, self.n_rows, step), self.n_rows]
+
+    def rows(self) -> NDArray[Any] | ShardedRows:
+        if not self.is_mapped:
             return super().rows()
         with reading(self.path):
-            return self._array.mapped(self.path)
+            return self._array.mapped(here(self.path))
 
     def _stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
-        return self._array.blocks(self.path, start, size)
+        return self._array.blocks(here(self.path), start, size)
 
     def _kept_stream(self, start: int) -> Iterator[tuple[Any, ...]]:
-        columns = (array.whole(self.path)[start:].tolist() for array in self._kept)
+        columns = (array.whole(here(self.path))[start:].tolist() for array in self._kept)
         yield from zip(*columns, strict=True)
 
     def _kept_type(self, array: StoredArray) -> str:
@@ -250,7 +291,7 @@ class ArrayFile(FeatureFile):
 def read_labels(array: StoredArray, path: Path, n_rows: int) -> NDArray[Any]:
     """Read an array of labels, one for each row."""
     _check_label(array, n_rows)
-    return _columns.checked_labels(array.whole(path))
+    return _columns.checked_labels(array.whole(here(path)))
 
 
 def _check_label(array: StoredArray, n_rows: int) -> None:

@@ -20,6 +20,8 @@ LABEL_NAMES = ("labels", "label", "y", "targets", "target", "class")
 _LABELS = "expected labels that are whole numbers or names"
 # A table of fixed-width text holds the longest name once a row.
 _LONGEST = 1000
+# So names of that length are taken only where all of them fit into this; short ones always.
+_USUAL_BYTES, _USUAL_NAME = 2**30, 64
 _FLOAT_EXACT = 2**53
 # Numbers that are written as Python writes them: 01 and 1 are two names, not one number.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -172,10 +174,16 @@ def checked_labels(labels: NDArray[Any]) -> NDArray[Any]:
     return labels.astype(np.int64)
 
 
-def text_labels(labels: Sequence[str]) -> NDArray[Any]:
-    """Make an array of names; raise before one long name makes every row long."""
-    for row, label in enumerate(labels):
-        if not label or len(label) > _LONGEST:
+def text_labels(labels: Sequence[str], firsts: Sequence[int] = (), n: int = 0) -> NDArray[Any]:
+    """Make an array of names; raise before one long name makes every row long.
+
+    Where ``n`` rows share the names, ``firsts`` are the first rows that have each of them.
+    """
+    usual = _USUAL_BYTES // (4 * max(1, n, len(labels)))
+    longest = min(_LONGEST, max(_USUAL_NAME, usual))
+    for place, label in enumerate(labels):
+        if not label or len(label) > longest:
+            row = firsts[place] if n else place
             raise wrong_label(row, label, "is too long for a name" if label else "is empty")
     return np.array(labels, dtype=np.str_)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from protail._messages import first_few
 from protail.data.tables import _columns
 from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted, reading
+from protail.data.tables.shards import here
 
 _DELIMITERS = (",", ";", "\t")
 _LONGEST_HEADER = 16 << 20
@@ -30,7 +31,7 @@ class CsvTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with path.open("rb") as raw:
+        with here(path).open("rb") as raw:
             first_line = raw.readline(_LONGEST_HEADER + 1)
         if len(first_line) > _LONGEST_HEADER or b"\0" in first_line:
             raise FaultError("it is no UTF-8 text in lines; expected a csv file. Write it again.")
@@ -43,7 +44,7 @@ class CsvTable:
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
         """Yield line number and cells of each row."""
-        with self._path.open(encoding="utf-8-sig", newline="") as text:
+        with here(self._path).open(encoding="utf-8-sig", newline="") as text:
             reader = csv.reader(text, delimiter=self._delimiter, strict=True)
             filled = (cells for cells in reader if cells)
             next(filled)
@@ -57,7 +58,7 @@ class CsvTable:
 
     def count(self) -> int:
         """Count the rows; without quotes they are lines, which takes a tenth of the time."""
-        with self._path.open(encoding="utf-8-sig") as text:
+        with here(self._path).open(encoding="utf-8-sig") as text:
             n_lines = 0
             for line in text:
                 if '"' in line:  # it may hide line ends
@@ -70,7 +71,7 @@ class CsvTable:
         return _columns.labels_of_lines((line, cells[place]) for line, cells in self.records())
 
     def _first_cells(self, delimiter: str) -> list[str]:
-        with self._path.open(encoding="utf-8-sig", newline="") as text, suppress(csv.Error):
+        with here(self._path).open(encoding="utf-8-sig", newline="") as text, suppress(csv.Error):
             return next((c for c in csv.reader(text, delimiter=delimiter, strict=True) if c), [])
         return []  # quotes that only another delimiter explains
 

@@ -17,7 +17,8 @@ from pyarrow import types
 
 from protail.data.tables import _columns
 from protail.data.tables.feature_file import FaultError, FeatureFile, Wanted
-from protail.data.tables.rows import gather, spans
+from protail.data.tables.rows import gather, rows_a_block, spans
+from protail.data.tables.shards import Address
 
 
 class ParquetFile(FeatureFile):
@@ -44,11 +45,24 @@ class ParquetFile(FeatureFile):
         self.ignored = [name for name in kinds if name not in used]
         self.kept = {name: _kept_type(name, kinds[name]) for name in kept}
         if label is not None:
-            self._read_labels = partial(self._labels_of, label)
+            self._read_labels = partial(self._labels_of, label, kinds[label])
 
-    def _opened(self) -> Any:
+    def _opened(self, **options: Any) -> Any:
+        if isinstance(self.path, Address):
+            return pq.ParquetFile(self.path.open(), **options)
         # Mapped, a large row group is paged in as it is read; otherwise it is first read whole.
-        return pq.ParquetFile(self.path, memory_map=True)
+        return pq.ParquetFile(self.path, memory_map=True, **options)
+
+    def cuts(self) -> list[int]:
+        """Give the first rows of row groups, small ones taken together, and the end."""
+        with self._opened() as file:
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            counts = [group.num_rows for group in groups]
+        least, found = rows_a_block(self.width * self.dtype.itemsize), [0]
+        for end in np.cumsum(counts).tolist():
+            if end - found[-1] >= least or end == self.n_rows:
+                found.append(end)
+        return found
 
     def _list_width(self, file: Any) -> int:
         batch = next(file.iter_batches(1, columns=self._features))
@@ -115,19 +129,31 @@ class ParquetFile(FeatureFile):
                 columns = (_plain(batch.column(n), kind) for n, kind in self.kept.items())
                 yield from zip(*columns, strict=True)
 
-    def _labels_of(self, name: str) -> NDArray[Any]:
-        with self._opened() as file:
+    def _labels_of(self, name: str, kind: Any) -> NDArray[Any]:
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        is_text = types.is_string(kind) or types.is_large_string(kind)
+        if not is_text and (not _is_number(kind) or types.is_decimal(kind)):
+            raise _columns.wrong_label_type(str(kind))
+        # As a dictionary a name that is repeated a million times stays one.
+        shared = [name] if is_text else None
+        with self._opened(read_dictionary=shared) as file:
             column = file.read(columns=[name]).column(name)
-        if types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        if len(column) != self.n_rows:
+            raise FaultError(
+                f"column {name!r} has {len(column)} rows; expected {self.n_rows}, as its head "
+                "says. It is damaged: write or copy it again."
+            )
         if column.null_count:
             row = int(column.is_null().to_numpy().argmax())
             raise _columns.wrong_label(row, None, "is missing")
-        if types.is_string(column.type) or types.is_large_string(column.type):
-            return _columns.text_labels(column.to_pylist())
-        if not _is_number(column.type) or types.is_decimal(column.type):
-            raise _columns.wrong_label_type(str(column.type))
-        return _columns.checked_labels(np.asarray(column.to_numpy()))
+        if not is_text:
+            return _columns.checked_labels(np.asarray(column.cast(kind).to_numpy()))
+        encoded = column.dictionary_encode().unify_dictionaries()
+        codes = np.concatenate([part.indices.to_numpy() for part in encoded.chunks])
+        used, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+        names = encoded.chunk(0).dictionary.take(pa.array(used)).to_pylist()
+        return _columns.text_labels(names, firsts.tolist(), len(codes))[places]
 
 
 def _without(n_rows: int, blocks: Iterator[Any]) -> Iterator[Any]:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from protail._files import OutputError
 from protail._messages import not_installed, why
-from protail.data.tables.rows import gather, rows_a_block
+from protail.data.tables.rows import Engine, ShardedRows, gather, rows_a_block
 
 # Of many names, so many are named in an error.
 LISTED = 20
-_ENDINGS = (".npz", ".npy", ".safetensors", ".parquet", ".csv", ".tsv")
+ENDINGS = (".npz", ".npy", ".safetensors", ".parquet", ".csv", ".tsv")
 
 Given = TypeVar("Given")
 
@@ -112,6 +112,8 @@ class FeatureFile(ABC):
         Arrays or columns of the file that are neither features, labels nor kept.
     kept : dict of str to str
         What `kept_rows` gives, by name, with the name of its type in pyarrow.
+    is_mapped : bool
+        Whether `rows` maps the file itself.
 
     Examples
     --------
@@ -134,6 +136,7 @@ class FeatureFile(ABC):
     columns: list[str] | None = None
     ignored: list[str]
     kept: dict[str, str]
+    is_mapped = False
     _read_labels: Callable[[], NDArray[Any]] | None = None
 
     def __init__(self, path: Path) -> None:
@@ -159,15 +162,16 @@ class FeatureFile(ABC):
                 )
             return self._read_labels()
 
-    def rows(self) -> NDArray[Any]:
+    def rows(self) -> NDArray[Any] | ShardedRows:
         """Give all rows at once, without a copy where the format allows.
 
         Returns
         -------
-        ndarray, shape (n_rows, width)
+        ndarray or ShardedRows, shape (n_rows, width)
             A read-only memory map of the file itself for floats in npy, uncompressed npz and
             safetensors. Otherwise what was read: in memory below 256 MiB, above that in a
-            temporary file that goes away with the array.
+            temporary file that goes away with the array. Of several files of more than 256 MiB,
+            and of any under an engine, rows that are read as they are needed.
         """
         with reading(self.path):
             return gather(self.blocks(), (self.n_rows, self.width), self.dtype)
@@ -194,6 +198,10 @@ class FeatureFile(ABC):
             raise ValueError(f"start={start}; expected a row from 0 to {self.n_rows}.")
         size = min(most, rows_a_block(self.width * self.dtype.itemsize))
         return self._guarded(self._stream(first, size))
+
+    def cuts(self) -> list[int]:
+        """Give the rows that can be read without those before them; the first and the end too."""
+        return [0, self.n_rows]
 
     def kept_rows(self, start: int = 0) -> Iterator[tuple[Any, ...]]:
         """Walk through what is kept beside the features.
@@ -225,7 +233,7 @@ class FeatureFile(ABC):
 
 
 def open_features(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     features: str | None = None,
     labels: str | None = None,
@@ -234,15 +242,18 @@ def open_features(
     exclude: str | Sequence[str] = (),
     keep: str | Sequence[str] = (),
     labels_file: str | os.PathLike[str] | None = None,
+    engine: str | Engine = "local",
 ) -> FeatureFile:
-    r"""Open a feature file: read its head and say what is in it.
+    r"""Open a feature file, or several as one: read heads and say what is in them.
 
     Nothing is ever unpickled, and no row is read before it is asked for.
 
     Parameters
     ----------
-    path : path-like
-        A file that ends in .npz, .npy, .safetensors, .parquet, .csv or .tsv.
+    path : path-like or sequence of path-like
+        A file that ends in .npz, .npy, .safetensors, .parquet, .csv or .tsv. Or several, whose
+        rows stand one below the other: a folder of them, a pattern as in ``"rows/*.parquet"``, or
+        a list. May be an address, as in ``"s3://bucket/rows"``.
     features : str, optional
         The array or column that holds the features. By default the 2-d array (or list column)
         called features, embeddings, embedding, X or x, or the only one there is; in a table
@@ -268,6 +279,9 @@ def open_features(
         in the same order. A csv file begins with a line of names, and ``labels`` is the name of a
         column of it; a txt file holds nothing but labels, one a line. Labels in the file itself
         are then not read, and are no features.
+    engine : {"local", "ray"} or callable, default="local"
+        Who reads the rows of a fit: this process; the workers of Ray; or what works as the builtin
+        `map` does.
 
     Returns
     -------
@@ -299,7 +313,8 @@ def open_features(
     >>> file.names, list(file.kept_rows())
     (['f0', 'f1'], [('7',), ('8',)])
     """
-    place = Path(path)
+    from protail.data.tables import shards
+
     wanted = Wanted(
         features=features,
         labels=labels if labels_file is None else None,
@@ -308,8 +323,14 @@ def open_features(
         exclude=_as_names(exclude),
         keep=_as_names(keep),
     )
-    with reading(place):
-        file = _opened(place, wanted)
+    found, place = shards.find_files(path)
+    opened = []
+    for each in found:
+        with reading(each):
+            opened.append(_opened(each, wanted))
+    file = opened[0]
+    if len(found) > 1 or found != [place] or engine != "local":
+        file = shards.ShardedFile(place, opened, shards.find_engine(engine))
     if labels_file is not None:
         file._read_labels = _labels_of_file(Path(labels_file), labels, file)
     return file
@@ -339,7 +360,7 @@ def _checked_ending(path: Path, expected: str, endings: Sequence[str]) -> str:
 
 def _opened(path: Path, wanted: Wanted) -> FeatureFile:
     """Open a file with the reader of its format; its library is imported only now."""
-    ending = _checked_ending(path, "a feature file", _ENDINGS)
+    ending = _checked_ending(path, "a feature file", ENDINGS)
     if ending == ".parquet":
         try:
             from protail.data.tables._parquet import ParquetFile

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from protail._files import explained
 
+if TYPE_CHECKING:
+    from protail.data.tables.feature_file import FeatureFile
+
 BLOCK_BYTES = 16 << 20
 IN_MEMORY_BYTES = 256 << 20
+# Lists of numbers take ten times the memory of arrays.
+_LISTED_AT_A_TIME = 1 << 18
 
 Index = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+# Works as the builtin `map` does, perhaps on several machines.
+Engine = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 def rows_a_block(row_bytes: int) -> int:
@@ -59,12 +68,203 @@ def gather(
     return rows
 
 
-def take(rows: NDArray[Any], index: ArrayLike) -> NDArray[Any]:
+def scratch(shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any]:
+    """Give rows to be filled: in memory, or in a temporary file nobody has to remove.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        How many rows, of how many numbers.
+    dtype : dtype
+        Of the numbers.
+
+    Returns
+    -------
+    ndarray
+        In memory below 256 MiB; its numbers are anything at all.
+
+    Examples
+    --------
+    >>> from protail.data.tables import scratch
+    >>> scratch((3, 2), "float32").shape
+    (3, 2)
+    """
+    kind = np.dtype(dtype)
+    n_bytes = math.prod(shape) * kind.itemsize
+    if n_bytes < IN_MEMORY_BYTES:
+        return np.empty(shape, kind)
+    with tempfile.TemporaryFile(prefix="protail-") as file:
+        try:  # a disk that is full when a page is written would end the process
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        except AttributeError:  # not on this system
+            file.truncate(n_bytes)
+        except OSError as error:
+            raise explained(error, Path(tempfile.gettempdir())) from error
+        return np.memmap(file, kind, "r+", shape=shape)
+
+
+class Part(NamedTuple):
+    """Rows of one file, from ``start`` to ``stop``; where some are chosen only those."""
+
+    file: FeatureFile
+    start: int
+    stop: int
+    chosen: Index | None = None  # ascending, counted from start
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it has."""
+        return self.stop - self.start if self.chosen is None else len(self.chosen)
+
+    def at(self, index: Index) -> Part:
+        """Choose some of its rows."""
+        chosen = index if self.chosen is None else self.chosen[index]
+        return self._replace(stop=self.start + int(chosen[-1]) + 1, chosen=chosen)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Read them, a block at a time."""
+        if self.chosen is not None and self.file.is_mapped:
+            rows: Any = self.file.rows()
+            for some in spans(len(self.chosen), rows[:1].nbytes):
+                yield np.asarray(rows[self.start + self.chosen[some]])
+            return
+        first, n_rows = 0, self.stop - self.start
+        for block in self.file.blocks(self.start):
+            last = min(first + len(block), n_rows)
+            if self.chosen is None:
+                yield block[: last - first]
+            else:
+                begin, end = np.searchsorted(self.chosen, (first, last))
+                if begin < end:
+                    yield block[self.chosen[begin:end] - first]
+            first = last
+            if first == n_rows:
+                return
+
+
+class ShardedRows:
+    """Rows of several files, one below the other, that are never held all at once.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        The rows in order.
+    width : int
+        How many numbers a row has.
+    dtype : dtype
+        Of the rows.
+    engine : callable, default=map
+        Does the work on parts, as the builtin `map` does: give that of a pool of processes, or of
+        a cluster.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        How many rows, of how many numbers.
+    n_zero : int or None
+        Rows of zeros only, once it is known that all rows are finite.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from pathlib import Path
+    >>> from protail.data.tables import ShardedRows, open_features
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for number in range(3):
+    ...     np.save(folder / f"rows-{number}.npy", np.full((2, 4), number, "float32"))
+    >>> rows = open_features(folder, engine=map).rows()
+    >>> isinstance(rows, ShardedRows), rows.shape
+    (True, (6, 4))
+    >>> list(rows.map(lambda blocks: float(sum(block.sum() for block in blocks))))
+    [0.0, 8.0, 16.0]
+    >>> rows.take([5, 0])[:, 0]
+    array([2., 0.], dtype=float32)
+    """
+
+    ndim = 2
+
+    def __init__(
+        self, parts: Sequence[Part], width: int, dtype: DTypeLike, engine: Engine = map
+    ) -> None:
+        self.parts, self.dtype, self.engine = tuple(parts), np.dtype(dtype), engine
+        self._ends = np.cumsum([part.n_rows for part in self.parts], dtype=np.int64)
+        self.shape = (int(self._ends[-1]) if self.parts else 0, width)
+        self.n_zero: int | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Gather all rows, in a temporary file where they are many."""
+        return gather(self.blocks(), self.shape, dtype or self.dtype)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Walk through all rows, here."""
+        return (block for part in self.parts for block in part.blocks())
+
+    def map(self, work: Callable[..., Any], *along: NDArray[Any]) -> Iterator[Any]:
+        """Do something to each part, wherever the engine does it, and give the results in order.
+
+        Parameters
+        ----------
+        work : callable
+            Gets the blocks of a part and, of each array in ``along``, what belongs to its rows.
+        *along : ndarray
+            One entry for each row.
+
+        Yields
+        ------
+        object
+            What ``work`` gives for each part.
+        """
+        places = zip(self._ends - [part.n_rows for part in self.parts], self._ends, strict=True)
+        cut = ([each[begin:end] for each in along] for begin, end in places)
+        yield from self.engine(partial(_worked, work), zip(self.parts, cut, strict=True))
+
+    def at(self, index: ArrayLike) -> ShardedRows:
+        """Choose rows, by a mask or an ascending index, without reading them."""
+        chosen = np.asarray(index)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        ends = np.searchsorted(chosen, self._ends)
+        begins = np.concatenate([[0], ends[:-1]])
+        first = self._ends - [part.n_rows for part in self.parts]
+        parts = [
+            part.at(chosen[begin:end] - row)
+            for part, begin, end, row in zip(self.parts, begins, ends, first, strict=True)
+            if begin < end
+        ]
+        found = ShardedRows(parts, self.shape[1], self.dtype, self.engine)
+        found.n_zero = 0 if self.n_zero == 0 else None
+        return found
+
+    def take(self, index: ArrayLike) -> NDArray[Any]:
+        """Read the rows of an index, in any order."""
+        chosen = np.asarray(index, np.int64)
+        order = np.argsort(chosen, kind="stable")
+        rows = np.empty((len(chosen), self.shape[1]), self.dtype)
+        begin = 0
+        for block in self.at(chosen[order]).map(_joined):
+            rows[order[begin : begin + len(block)]] = block
+            begin += len(block)
+        return rows
+
+
+def _worked(work: Callable[..., Any], given: tuple[Part, list[NDArray[Any]]]) -> Any:
+    part, along = given
+    return work(part.blocks(), *along)
+
+
+def _joined(blocks: Iterator[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(list(blocks))
+
+
+def take(rows: Any, index: ArrayLike) -> Any:
     """Take the chosen rows, on disk where they are many.
 
     Parameters
     ----------
-    rows : ndarray, shape (n_rows, width)
+    rows : ndarray or ShardedRows, shape (n_rows, width)
         May be memory mapped.
     index : array-like of int or bool
         Which rows, in which order; or a mask of length n_rows.
@@ -73,7 +273,7 @@ def take(rows: NDArray[Any], index: ArrayLike) -> NDArray[Any]:
     -------
     ndarray, shape (n_chosen, width)
         In memory below 256 MiB; otherwise mapped from a temporary file, which goes away with the
-        array.
+        array. Of `ShardedRows` in ascending order none is read: they are `ShardedRows` again.
 
     Examples
     --------
@@ -89,6 +289,8 @@ def take(rows: NDArray[Any], index: ArrayLike) -> NDArray[Any]:
             raise ValueError(f"index is a mask of shape {chosen.shape}; expected ({len(rows)},).")
         chosen = np.flatnonzero(chosen)
     chosen = chosen.astype(np.int64) if chosen.size == 0 else chosen
+    if isinstance(rows, ShardedRows):
+        return rows.at(chosen) if (np.diff(chosen) > 0).all() else rows.take(chosen)
     plain = np.asarray(rows)
     blocks = (plain[chosen[part]] for part in spans(len(chosen), plain[:1].nbytes))
     return gather(blocks, (len(chosen), plain.shape[1]), plain.dtype)
@@ -127,14 +329,14 @@ class Scan:
     n_conflicts: int
 
 
-def scan(rows: NDArray[Any], labels: ArrayLike | None = None) -> Scan:
+def scan(rows: NDArray[Any] | ShardedRows, labels: ArrayLike | None = None) -> Scan:
     """Find rows that are not finite, zero, or there twice.
 
     Identical means: every number equal, where 0 equals -0 and NaN equals NaN.
 
     Parameters
     ----------
-    rows : ndarray, shape (n_rows, width)
+    rows : ndarray or ShardedRows, shape (n_rows, width)
         May be memory mapped; it is read in blocks.
     labels : array-like, shape (n_rows,), optional
         To see which duplicates contradict each other.
@@ -154,33 +356,46 @@ def scan(rows: NDArray[Any], labels: ArrayLike | None = None) -> Scan:
     """
     if rows.ndim != 2:
         raise ValueError(f"rows has shape {rows.shape}; expected (n_rows, width).")
-    plain = np.asarray(rows)
-    names = np.zeros(len(plain)) if labels is None else np.asarray(labels)
-    if names.shape != plain.shape[:1]:
-        raise ValueError(f"labels has shape {names.shape}; expected ({len(plain)},).")
-    finite = np.empty(len(plain), dtype=np.bool_)
-    # Digests in place of rows: two different rows of one digest are as good as impossible.
-    digests = np.empty((len(plain), 2), dtype=np.uint64)
-    n_zero = 0
-    for part in spans(len(plain), plain[:1].nbytes):
-        block = np.array(plain[part], order="C")
-        if block.dtype.kind == "f":  # equal numbers get equal bytes
-            block[block == 0] = 0
-            block[np.isnan(block)] = np.nan
-        finite[part] = np.isfinite(block).all(axis=1)
-        n_zero += len(block) - int(np.count_nonzero(block.any(axis=1)))
-        joined = b"".join(blake2b(row, digest_size=16).digest() for row in block)
-        digests[part] = np.frombuffer(joined, dtype=np.uint64).reshape(-1, 2)
+    names = np.zeros(len(rows)) if labels is None else np.asarray(labels)
+    if names.shape != rows.shape[:1]:
+        raise ValueError(f"labels has shape {names.shape}; expected ({len(rows)},).")
+    if isinstance(rows, ShardedRows):
+        looked = list(zip(*rows.map(_looked), strict=True))
+    else:
+        plain = np.asarray(rows)
+        blocks = (plain[part] for part in spans(len(plain), plain[:1].nbytes))
+        looked = list(zip(_looked(blocks), strict=True))
+    finite, digests, zeros = (np.concatenate(each) for each in looked)
+    n_non_finite, n_zero = int(len(finite) - np.count_nonzero(finite)), int(zeros.sum())
+    if isinstance(rows, ShardedRows) and not n_non_finite:
+        rows.n_zero = n_zero
     first = _first_equal(digests)
-    again = np.flatnonzero(first != np.arange(len(plain)))
+    again = np.flatnonzero(first != np.arange(len(rows)))
     return Scan(
         finite=finite,
-        n_non_finite=int(len(plain) - np.count_nonzero(finite)),
+        n_non_finite=n_non_finite,
         n_zero=n_zero,
         duplicate_of=first,
         n_duplicates=len(again),
         n_conflicts=int(np.sum(names[again] != names[first[again]])),
     )
+
+
+def _looked(blocks: Iterable[NDArray[Any]]) -> tuple[Mask, NDArray[np.uint64], Mask]:
+    """Say of each row whether it is finite, what it is known by, and whether it is of zeros."""
+    # Digests in place of rows: two different rows of one digest are as good as impossible.
+    nothing = np.empty(0, np.bool_)
+    found: list[tuple[Any, ...]] = [(nothing, np.empty((0, 2), np.uint64), nothing)]
+    for given in blocks:
+        block = np.array(given, order="C")
+        if block.dtype.kind == "f":  # equal numbers get equal bytes
+            block[block == 0] = 0
+            block[np.isnan(block)] = np.nan
+        joined = b"".join(blake2b(row, digest_size=16).digest() for row in block)
+        digests = np.frombuffer(joined, dtype=np.uint64).reshape(-1, 2)
+        found.append((np.isfinite(block).all(axis=1), digests, (block == 0).all(axis=1)))
+    finite, digests, zeros = (np.concatenate(each) for each in zip(*found, strict=True))
+    return finite, digests, zeros
 
 
 def _first_equal(digests: NDArray[np.uint64]) -> Index:
@@ -269,11 +484,13 @@ def _held_out_groups(
     # The others in random order, while they fit; lists, because numpy is slow one by one.
     order = order[~is_mixed[order]]
     spare = left.tolist()
-    triples = zip(order.tolist(), class_of[order].tolist(), sizes[order].tolist(), strict=True)
-    for group, name, size in triples:
-        if size <= spare[name]:
-            held[group] = True
-            spare[name] -= size
+    for begin in range(0, len(order), _LISTED_AT_A_TIME):
+        some = order[begin : begin + _LISTED_AT_A_TIME]
+        triples = zip(some.tolist(), class_of[some].tolist(), sizes[some].tolist(), strict=True)
+        for group, name, size in triples:
+            if size <= spare[name]:
+                held[group] = True
+                spare[name] -= size
 
     # Where none fitted, the smallest group of the class, unless it is the whole class.
     is_empty = np.array(spare) == quota
