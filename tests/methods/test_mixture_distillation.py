@@ -13,8 +13,7 @@ from torch import nn
 from protail.experiments import Job, Options, run_jobs
 from protail.losses.registry import make_loss
 from protail.methods import METHODS, ImageBatch, make_method, register_method
-from protail.models.heads.cosine import CosineHead
-from protail.models.heads.linear import LinearHead
+from protail.models.heads.linear import CosineHead, LinearHead
 from protail.training.batches import mix_views
 from protail.training.optimisation import MovingAverage
 from reference.augment import Kernels

@@ -380,7 +380,7 @@ def test_a_class_without_images_is_refused():
 
 
 def test_processes_that_train_together_share_one_queue(tmp_path):
-    """Two of them, three images each: places 0 to 5, then 6 to 9, 0 and 1."""
+    """Two of them, three images each, then three and two: places 0 to 5, then 6 to 9 and 0."""
     results = [tmp_path / f"{rank}.pt" for rank in range(2)]
     running = [
         subprocess.Popen(
@@ -402,7 +402,7 @@ def test_processes_that_train_together_share_one_queue(tmp_path):
                 place = (6 * step + 3 * rank + i) % paco_together.QUEUE
                 keys[place], labels[place] = found[rank]["keys"][step][i], label
     for of_process in found:
-        for ours, expected in zip(of_process["queue"], (keys, labels, 2), strict=True):
+        for ours, expected in zip(of_process["queue"], (keys, labels, 1), strict=True):
             assert torch.equal(ours, torch.as_tensor(expected))
         assert "batch has 6 images in each of 2 processes" in of_process["refused"]
         assert "to the 10 that its queue can take" in of_process["refused"]

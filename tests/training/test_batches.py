@@ -9,7 +9,7 @@ from PIL import Image
 
 from protail.data import ClassBalancedSampler, InstanceSampler, SquareRootSampler, make_sampler
 from protail.data.augment import make_augment, make_loader_transform, mix, uniforms
-from protail.data.augment.mixing import _PURPOSE
+from protail.data.augment.on_device import _PURPOSE
 from protail.data.images import ImageSet
 from protail.methods import ImageBatch
 from protail.models.backbones import make_backbone
@@ -55,12 +55,32 @@ def images(request, tmp_path):
 def test_ranks_see_the_images_one_process_would_see():
     data = small_images()
     loader = make_loader(data.train, ["crop", "flip"], seed=0, device=CPU)
-    alone = loader.batches(ClassBalancedSampler(data.train.labels), 16, 0)
+    sampler = ClassBalancedSampler(data.train.labels)
+    alone = loader.batches(sampler, 16, 0)
     whole = torch.cat([loader(batch).images for batch in alone])
     for rank in range(2):
-        sampler = ClassBalancedSampler(data.train.labels, rank=rank, world_size=2)
-        part = torch.cat([loader(batch).images for batch in loader.batches(sampler, 8, 0)])
+        batches = loader.batches(sampler, 16, 0, part=(rank, 2))
+        part = torch.cat([loader(batch).images for batch in batches])
         assert torch.equal(part, whole[rank::2])
+
+
+@pytest.mark.parametrize("n_last", [0, 1, 3, 4, 6, 15])
+def test_parts_of_a_last_batch_weigh_what_they_hold(n_last):
+    """A part without images has one of another part, so that all take as many steps."""
+    data = small_images(counts=(32 + n_last, 0))
+    loader = make_loader(data.train, [], seed=0, device=CPU)
+    sampler = InstanceSampler(data.train.labels)
+    parts = [list(loader.batches(sampler, 16, 0, part=(each, 4))) for each in range(4)]
+    [whole] = [list(loader.batches(sampler, 16, 0))]
+    for batch, *own in zip(whole, *parts, strict=True):
+        n = len(batch.rows)
+        weights = [1.0 if each.weight is None else each.weight for each in own]
+        held = [each.rows for each, weight in zip(own, weights, strict=True) if weight]
+        assert sorted(torch.cat(held).tolist()) == sorted(batch.rows.tolist())
+        assert all(len(each.rows) for each in own)
+        means = [w * each.rows.double().mean() for each, w in zip(own, weights, strict=True)]
+        torch.testing.assert_close(sum(means) / 4, batch.rows.double().mean())
+        assert n == 16 or weights == [len(range(each, n, 4)) * 4 / n for each in range(4)]
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from protail.models.backbones import make_backbone
+from protail.training.batches import FileLoader
 from protail.training.features import FrozenFeatures
-from protail.training.loop import interleave
+from protail.training.loop import CapturedDriver, PlainDriver, interleave
 from protail.training.settings import ClassifierSettings, RepresentationSettings
 from protail.training.stage1 import RepresentationTraining
 from protail.training.stage2 import learn_heads, learn_stable_heads
-from reference.small_images import small_images
+from reference.small_images import TINY, six_images, small_images
 
 pytestmark = [
     pytest.mark.gpu,
@@ -102,6 +103,59 @@ def test_captured_steps_leave_a_teacher_as_it_was(ema):
     for part in ("backbone", "head"):
         expected, got = (getattr(m, part).state_dict() for m in (start, captured.method.teacher))
         assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "method": "mixture-consistency",
+            "second_view": ("resized-crop", "flip"),
+            "mixup": 1.0,
+            "cutmix": 1.0,
+            "partners": "class-balanced",
+        },
+    ],
+)
+def test_captured_steps_on_files_are_the_plain_ones(changes, tmp_path, monkeypatch):
+    monkeypatch.setattr(FileLoader, "workers", 2)
+    photos = six_images(tmp_path)
+    data = dataclasses.replace(small_images(), train=photos, test=photos)
+    how = {"backbone": TINY, "augment": ("resized-crop", "flip"), **changes}
+    captured = assert_captured_is_plain(
+        dataclasses.replace(settings(**how), batch_size=4, epochs=3), data
+    )
+    assert len(captured.image_size) == 2
+
+
+def test_a_step_that_waits_for_the_gpu_is_taken_plainly():
+    batch = (torch.randn(8, 2, device=GPU),)
+
+    def make(kind, waits):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(2, 1).to(GPU)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
+
+        def loss(batch):
+            factor = batch[0].abs().sum().item() if waits else 1.0
+            return layer(batch[0]).square().mean() * factor
+
+        return layer, kind(*([layer] if kind is CapturedDriver else []), loss, optimizer)
+
+    plain, expected = make(PlainDriver, waits=True)
+    layer, driver = make(CapturedDriver, waits=True)
+    with pytest.warns(UserWarning, match="not captured as a CUDA graph: called a synch"):
+        driver.advance(batch)
+    driver.advance(batch)
+    for _ in range(2):
+        expected.advance(batch)
+    torch.testing.assert_close(layer.state_dict(), plain.state_dict())
+    # What comes after it is captured as ever.
+    torch.cuda.empty_cache()
+    _, fine = make(CapturedDriver, waits=False)
+    fine.advance(batch)
+    assert fine._graphs
 
 
 def test_fabric_steps_are_the_plain_ones():

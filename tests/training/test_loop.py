@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import distributed
 
 from protail.training import (
+    CapturedDriver,
     History,
     PlainDriver,
     RepresentationSettings,
@@ -22,7 +23,7 @@ from protail.training import (
     train,
     warm_up,
 )
-from protail.training.loop import flushed_denormals, make_schedule
+from protail.training.loop import CaptureError, SlicedDriver, flushed_denormals, make_schedule
 
 GOALS = [torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]), torch.tensor([-1.0, 0.0])]
 
@@ -189,3 +190,33 @@ def test_where_something_failed_nobody_is_waited_for(join):
     with pytest.raises(RuntimeError, match="in the middle"), leave_group_at_end():
         fail()
     assert distributed.is_initialized()
+
+
+REFUSED = [CaptureError("called a synchronizing CUDA operation"), torch.OutOfMemoryError("full")]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=["waits", "memory"])
+@pytest.mark.parametrize("kind", [CapturedDriver, SlicedDriver])
+def test_steps_that_cannot_be_captured_are_taken_plainly(kind, refused, recwarn):
+    class Refusing(kind):
+        def _record(self, step, after=None):
+            raise refused
+
+    def model():
+        torch.manual_seed(1)
+        layer = torch.nn.Linear(2, 1)
+        return layer, torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+
+    rows, factors = (torch.randn(7, 2), torch.randn(7, 1)), [1.0, 0.5, 0.1]
+    batches = [tuple(part[start : start + 3] for part in rows) for start in (0, 3, 6)]
+    (plain, optimizer), (captured, another) = model(), model()
+    by_hand = PlainDriver(lambda b: (plain(b[0]) - b[1]).square().mean(), optimizer)
+    driver = Refusing(captured, lambda b: (captured(b[0]) - b[1]).square().mean(), another)
+    places = driver.begin(rows, 3, factors) if kind is SlicedDriver else batches
+    for batch, place, factor in zip(batches, places, factors, strict=True):
+        by_hand.set_rate(factor)
+        driver.set_rate(factor)
+        torch.testing.assert_close(driver.advance(place), by_hand.advance(batch))
+    [warning] = recwarn
+    assert str(warning.message).startswith("Steps are not captured as a CUDA graph: ")
+    torch.testing.assert_close(captured.state_dict(), plain.state_dict())

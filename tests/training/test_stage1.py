@@ -15,16 +15,16 @@ from protail.experiments.checkpoint import restore_training_state, training_stat
 from protail.losses import class_balanced_weights
 from protail.methods import MixtureDistillation
 from protail.models.backbones import backbone_names, make_backbone, register_backbone
-from protail.training.batches import draw_fractions
+from protail.training.batches import FileLoader, draw_fractions
 from protail.training.features import FrozenFeatures, Stream
-from protail.training.loop import DivergenceError, Epoch, interleave
+from protail.training.loop import CapturedDriver, CaptureError, DivergenceError, Epoch, interleave
 from protail.training.settings import RepresentationSettings
 from protail.training.stage1 import (
     RepresentationTraining,
     build_method,
     stage1_steps,
 )
-from reference.small_images import TINY, small_images
+from reference.small_images import TINY, six_images, small_images
 from reference.small_recipes import small_distillation, small_recipe
 
 CPU = torch.device("cpu")
@@ -309,7 +309,7 @@ def test_batches_that_a_method_cannot_take_are_refused_before_training():
     data = small_images(counts=(24, 12, 8, 5), n_test=4)
     for changes, words in (
         ({"method_options": {"queue": 8}, "batch_size": 16}, "takes 8 images at most"),
-        ({"batch_size": 48}, "has one image, and method 'paco' needs two"),
+        ({"batch_size": 48}, "has 1 image for 1 process, and method 'paco' needs two"),
     ):
         settings = replace(PACO, **changes)
         with pytest.raises(ValueError, match=words):
@@ -489,3 +489,25 @@ def test_a_run_goes_on_to_the_same_bits_wherever_it_was_stopped(never_stopped, t
     expected, got = (Run.open(each.folder).weights() for each in (straight, job))
     assert expected.keys() == got.keys()
     assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_a_captured_step_on_files_begins_where_images_are_mixed(tmp_path, monkeypatch):
+    """And where it cannot be captured, the plain one is taken instead."""
+    monkeypatch.setattr(FileLoader, "workers", 0)
+    photos = six_images(tmp_path)
+    data = replace(small_images(), train=photos, test=photos)
+    views = {"method": "mixture-consistency", "second_view": ("resized-crop",), "mixup": 1.0}
+    how = {"augment": ("flip",), "cutmix": 1.0, "partners": "class-balanced", "ema": 0.9, **views}
+    settings = replace(SETTINGS, epochs=1, batch_size=4, **how)
+    plain, expected = trained(settings, data)
+
+    def refuse(self, step, after=None):
+        raise CaptureError("there is no GPU")
+
+    monkeypatch.setattr(CapturedDriver, "_record", refuse)
+    with pytest.warns(UserWarning, match="not captured as a CUDA graph: there is no GPU"):
+        captured, epochs = trained(settings, data, captured=True)
+    assert epochs == expected
+    assert_same(weights(captured), weights(plain))
+    for batch in captured._batches(0):
+        assert all(isinstance(part, torch.Tensor) for part in batch)

@@ -26,7 +26,9 @@ from protail.losses.reweighted import (
 )
 from protail.losses.routing import RoutingLoss
 
-__all__ = ["BalancedBinaryLoss", "FocalLoss", "LDAMLoss", "LogitAdjustedLoss", "class_margins"]
-__all__ += ["LOSSES", "begin_epoch", "check_plain_cross_entropy", "loss_names", "make_loss"]
-__all__ += ["ClassBalancedLoss", "PriorWeightedLoss", "ReweightedCrossEntropy", "register_loss"]
-__all__ += ["RoutingLoss", "WeightedCrossEntropy", "class_balanced_weights", "prior_weights"]
+__all__ = [
+    "LOSSES", "BalancedBinaryLoss", "ClassBalancedLoss", "FocalLoss", "LDAMLoss",
+    "LogitAdjustedLoss", "PriorWeightedLoss", "ReweightedCrossEntropy", "RoutingLoss",
+    "WeightedCrossEntropy", "begin_epoch", "check_plain_cross_entropy", "class_balanced_weights",
+    "class_margins", "loss_names", "make_loss", "prior_weights", "register_loss",
+]  # fmt: skip

@@ -118,3 +118,6 @@ class LDAMLoss(ReweightedCrossEntropy):
         lowered_by_c = self.scale * self.margins.to(logits_bc.dtype)
         target_bc = is_target(target_b, len(self.margins))
         return super().forward(logits_bc - lowered_by_c * target_bc, target_b)
+
+
+# No logarithm of a probability counts for less.

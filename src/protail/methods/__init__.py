@@ -17,7 +17,7 @@ from protail.methods.mixture_consistency import MixtureConsistency, MixtureDisti
 from protail.methods.paco import PaCo
 from protail.methods.ride import RoutedDiverseExperts, class_temperatures
 
-__all__ = ["DroLT"]
-__all__ += ["METHODS", "ImageBatch", "Method", "make_method", "method_names", "register_method"]
-__all__ += ["MixtureConsistency", "MixtureDistillation", "PaCo"]
-__all__ += ["RoutedDiverseExperts", "class_temperatures"]
+__all__ = [
+    "METHODS", "DroLT", "ImageBatch", "Method", "MixtureConsistency", "MixtureDistillation", "PaCo",
+    "RoutedDiverseExperts", "class_temperatures", "make_method", "method_names", "register_method",
+]  # fmt: skip

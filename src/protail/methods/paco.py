@@ -243,15 +243,20 @@ def _n_processes() -> int:
 
 
 def _of_all_processes(rows: Tensor) -> Tensor:
-    """Put the rows of all processes, as many of each, one below the other."""
+    """Put the rows of all processes, whose numbers may differ, one below the other."""
     # Otherwise each would have a queue of its own, and in place of it get that of the first:
     # buffers are kept alike.
     n_processes = _n_processes()
     if n_processes == 1:
         return rows
-    gathered = [torch.empty_like(rows) for _ in range(n_processes)]
-    distributed.all_gather(gathered, rows.contiguous())
-    return torch.cat(gathered)
+    own = torch.tensor(len(rows), device=rows.device)
+    numbers = [torch.empty_like(own) for _ in range(n_processes)]
+    distributed.all_gather(numbers, own)
+    filled = rows.new_zeros(max(map(int, numbers)), *rows.shape[1:])
+    filled[: len(rows)] = rows
+    gathered = [torch.empty_like(filled) for _ in range(n_processes)]
+    distributed.all_gather(gathered, filled)
+    return torch.cat([part[:n] for part, n in zip(gathered, map(int, numbers), strict=True)])
 
 
 def _embeddings(projected_bd: Tensor) -> Tensor:

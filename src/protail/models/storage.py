@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -31,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from protail._messages import not_installed, upgrade_advice
+from protail._messages import imported, upgrade_advice, why
 
 MODEL, WEIGHTS, CARD = "model.json", "weights.safetensors", "README.md"
 
@@ -134,6 +133,8 @@ def read_files(
 def model_format(folder: Path) -> str | None:
     """Give the format of the model in a folder, be it damaged; OSError where nobody can say."""
     try:
+        if not (folder / MODEL).is_file():
+            return None
         with (folder / MODEL).open("rb") as file:
             found = re.match(rb'\{\s*"format":\s*"(protail-[a-z-]+)"', file.read(200))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -150,7 +151,14 @@ def download(name: str, **hub_arguments: Any) -> Path:
                 f"{argument!r} is no argument of from_pretrained; expected "
                 f"{', '.join(valid[:-1])} or {valid[-1]}."
             )
-    return Path(_hub().snapshot_download(name, allow_patterns=[MODEL, WEIGHTS], **hub_arguments))
+    try:
+        found = _hub().snapshot_download(name, allow_patterns=[MODEL, WEIGHTS], **hub_arguments)
+    except OSError as error:  # the Hub's errors name no folder, and come in ninety lines
+        raise FileNotFoundError(
+            f"{name}: there is no such folder, and the Hugging Face Hub did not give it "
+            f"({why(error)}); expected a saved model. Check the path or the name."
+        ) from None
+    return Path(found)
 
 
 def upload(
@@ -182,10 +190,7 @@ def upload(
 
 
 def _hub() -> Any:
-    try:
-        return import_module("huggingface_hub")
-    except ImportError as error:
-        raise ImportError(not_installed("sharing models", "huggingface_hub", "hub")) from error
+    return imported("huggingface_hub", "sharing models", "huggingface_hub", "hub")
 
 
 def signed(document: Contents) -> bytes:

@@ -26,8 +26,6 @@ from protail.training.loop import (
     cosine,
     diverged,
     interleave,
-    launch_fabric,
-    leave_group_at_end,
     make_streams,
     progress_bar,
     steps,
@@ -37,6 +35,15 @@ from protail.training.loop import (
     warm_up,
 )
 from protail.training.optimisation import MaxNorm, MovingAverage, SharpnessAware
+from protail.training.processes import (
+    TIMEOUT,
+    ProcessError,
+    Processes,
+    first_to_tell,
+    joined,
+    launch_fabric,
+    leave_group_at_end,
+)
 from protail.training.settings import (
     ClassifierSettings,
     Precision,
@@ -46,14 +53,15 @@ from protail.training.settings import (
 from protail.training.stage1 import RepresentationTraining, build_method, stage1_steps
 from protail.training.stage2 import count_steps, learn_heads, learn_stable_heads
 
-__all__ = ["ResidentLoader", "RowBatch"]
-__all__ += ["FeatureCache", "Features", "FrozenFeatures", "GivenFeatures", "LastStream", "Stream"]
-__all__ += ["inferring", "logits_of", "stage_steps", "weights_hash"]
-__all__ += ["CapturedDriver", "DivergenceError", "Epoch", "History", "PlainDriver", "Steps"]
-__all__ += ["Watcher", "constant", "cosine", "diverged", "interleave", "launch_fabric"]
-__all__ += ["leave_group_at_end", "make_streams", "progress_bar", "steps", "threads_for", "train"]
-__all__ += ["MaxNorm", "MovingAverage", "SharpnessAware", "training_steps", "warm_up"]
-__all__ += ["ClassifierSettings", "Precision", "RepresentationSettings", "check_experts"]
-__all__ += ["RepresentationTraining", "build_method", "stage1_steps"]
-__all__ += ["count_steps", "learn_heads", "learn_stable_heads"]
-__all__ += ["Embedded", "embed_photos", "forget", "photo_features"]
+__all__ = [
+    "TIMEOUT", "CapturedDriver", "ClassifierSettings", "DivergenceError", "Embedded", "Epoch",
+    "FeatureCache", "Features", "FrozenFeatures", "GivenFeatures", "History", "LastStream",
+    "MaxNorm", "MovingAverage", "PlainDriver", "Precision", "ProcessError", "Processes",
+    "RepresentationSettings", "RepresentationTraining", "ResidentLoader", "RowBatch",
+    "SharpnessAware", "Steps", "Stream", "Watcher", "build_method", "check_experts", "constant",
+    "cosine", "count_steps", "diverged", "embed_photos", "first_to_tell", "forget", "inferring",
+    "interleave", "joined", "launch_fabric", "learn_heads", "learn_stable_heads",
+    "leave_group_at_end", "logits_of", "make_streams", "photo_features", "progress_bar",
+    "stage1_steps", "stage_steps", "steps", "threads_for", "train", "training_steps", "warm_up",
+    "weights_hash",
+]  # fmt: skip

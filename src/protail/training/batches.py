@@ -75,6 +75,9 @@ class RowBatch(NamedTuple):
         Where images are mixed, how much of each is kept.
     partners : Tensor of int, shape (batch,), or None
         Rows of the images that these are mixed with; None where they are mixed with one another.
+    weight : float or None
+        Of the loss, where parts of a batch differ in size: what makes the mean over all parts that
+        over all images. A part without images has one of another part, of no weight.
     """
 
     rows: Tensor
@@ -82,6 +85,7 @@ class RowBatch(NamedTuple):
     epoch: Tensor
     fraction: Tensor | None = None
     partners: Tensor | None = None
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,21 +148,24 @@ class Loader:
         *,
         fractions: Tensor | None = None,
         n: int | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> Iterator[Any]:
         """Walk through an epoch.
 
         Parameters
         ----------
         sampler : RowSampler
-            Says which rows come.
+            Says which rows come, to one process.
         batch_size : int
-            Rows a step; the last may have fewer.
+            Rows a step, of all parts; the last may have fewer.
         epoch : int
             Which epoch, from 0.
         fractions : Tensor, shape (n_batches,) or (n_batches, 2), optional
             How much of each image is kept in the mixtures of each batch; without, none is mixed.
         n : int, optional
             How many images of the epoch; by default all.
+        part : (int, int)
+            Which of how many parts of each batch to give: parts of (0, 2) and (1, 2) are the whole.
 
         Yields
         ------
@@ -166,13 +173,18 @@ class Loader:
             What `__call__` takes.
         """
         rows = torch.from_numpy(sampler.epoch_indices(epoch)[:n])
-        # The ranks of a group share one stream and hold every world_size-th place of it.
-        places = torch.arange(len(rows)) * sampler.world_size + sampler.rank
+        first, n_parts = part
+        places, weight = torch.arange(first, len(rows), n_parts), None
+        if (n_last := len(rows) % batch_size) % n_parts:
+            n_own = len(range(first, n_last, n_parts))
+            weight = n_own * n_parts / n_last
+            if n_own == 0:  # all parts take as many steps
+                places = torch.cat([places, torch.tensor([len(rows) - n_last])])
         partners = None
         if self._partners is not None and fractions is not None:
-            partners = torch.from_numpy(self._partners.rows(sampler, epoch)[:n])
-        whole = RowBatch(rows, places, torch.tensor(epoch), fractions, partners)
-        return self._split(whole, batch_size)
+            partners = torch.from_numpy(self._partners.rows(sampler, epoch)[:n])[places]
+        whole = RowBatch(rows[places], places, torch.tensor(epoch), fractions, partners, weight)
+        return self._split(whole, batch_size // n_parts)
 
     def _split(self, whole: RowBatch, batch_size: int) -> Iterator[Any]:
         """Cut an epoch into batches; it goes to the device in one piece."""
@@ -183,7 +195,8 @@ class Loader:
             part = slice(begin, begin + batch_size)
             fraction = None if whole.fraction is None else whole.fraction[number]
             partners = None if others is None else others[part]
-            yield RowBatch(rows[part], places[part], epoch, fraction, partners)
+            weight = whole.weight if begin + batch_size >= len(rows) else None
+            yield RowBatch(rows[part], places[part], epoch, fraction, partners, weight)
 
     def _labelled(self, rows: Tensor, views: Iterable[Tensor]) -> ImageBatch:
         images, *others = views
@@ -266,17 +279,23 @@ class FileLoader(Loader):
     def __call__(self, batch: tuple[RowBatch, list[list[Tensor]]]) -> ImageBatch:
         """Move the images of a batch to the device and mix them."""
         named, read = batch
-        there = [[view.to(self._device, non_blocking=True) for view in views] for views in read]
-        images = self._labelled(named.rows, there[0])
-        partners = None if named.partners is None else self._labelled(named.partners, there[1])
+        images = self._labelled(named.rows, self._finished(read[0]))
+        partners = None
+        if named.partners is not None:
+            partners = self._labelled(named.partners, self._finished(read[1]))
         return self._mixed(named, images, partners)
 
     def clean(self, images: ImageSet) -> Iterator[Tensor]:
         """Give images in files, these or others, as they are: resized, cut and normalised."""
         rows = torch.arange(len(images))
         reader = _Reader(images, [(rows, self._views[:1])], rows)
-        for ((part,),) in self._load(reader, _CLEAN_FILES):
-            yield part.to(self._device, non_blocking=True)
+        for (levels,) in self._load(reader, _CLEAN_FILES):
+            yield self._finished(levels)[0]
+
+    def _finished(self, views: list[Tensor]) -> list[Tensor]:
+        """Normalise what workers have read, on the device; partners look as images do."""
+        there = (levels.to(self._device, non_blocking=True) for levels in views)
+        return [view.finish(levels) for view, levels in zip(self._views, there, strict=False)]
 
     def _load(self, reader: _Reader, batch_size: int) -> Iterator[list[list[Tensor]]]:
         loader: DataLoader[Any] = DataLoader(
@@ -316,10 +335,7 @@ class _Reader(Dataset[list[list[Tensor]]]):
         read, place, epoch = [], int(self._places[number]), self._epoch
         for rows, views in self._streams:
             image = self._images.image(int(rows[number]))
-            if epoch is None:
-                read.append([view.clean(image) for view in views])
-            else:
-                read.append([view(image, place, epoch) for view in views])
+            read.append([view.levels(image, place, epoch) for view in views])
         return read
 
 
@@ -361,6 +377,8 @@ def make_loader(
             return [make_loader_transform(names, seed=own, inputs=inputs) for names, own in seeded]
         height, width = images.pixels.shape[2:]
         how: dict[str, Any] = {"size": (height, width), "channels_last": device.type == "cuda"}
+        # CIFAR's, and in larger images as much of them.
+        how |= {"pad": max(4, min(height, width) // 8), "cutout": max(16, min(height, width) // 2)}
         return [make_augment(names, seed=own, **how).to(device) for names, own in seeded]
 
     if partners not in get_args(PartnerSource):

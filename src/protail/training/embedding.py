@@ -31,6 +31,7 @@ from protail._files import new_file
 from protail._stopping import check_stop
 from protail.data.augment import InputSpec, LoaderTransform, make_loader_transform
 from protail.data.images import DataSetError, content_digests, read_image
+from protail.data.tables import scratch
 from protail.training.batches import FileLoader, leave_ctrl_c_to_the_loader
 from protail.training.features import inferring, weights_hash
 
@@ -60,7 +61,7 @@ class Embedded:
     Attributes
     ----------
     rows : ndarray of float32, shape (n_photos, n_features)
-        NaN where a photo cannot be read.
+        NaN where a photo cannot be read. Above 256 MiB they are in a temporary file.
     problems : dict of int to str
         Why, by the number of the photo.
     digests : tuple of bytes or None
@@ -145,7 +146,7 @@ def embed_photos(
     digests = tuple(content_digests(paths))
     duplicate_of = _first_of_each(digests)
     kept = _Cache(cache, backbone, inputs, views)
-    rows = np.full((len(paths), _width(backbone)), np.nan, np.float32)
+    rows = scratch((len(paths), _width(backbone)), np.float32)  # every row is filled below
     todo = []
     for i, key in enumerate(digests):
         if key is not None and key in kept.found:

@@ -27,6 +27,9 @@ from protail.data.images import DataSet, FeatureData, FeatureSet, ImageSet
 from protail.training.batches import CLEAN_BATCH, FileLoader, ResidentLoader, make_loader
 from protail.training.settings import ClassifierSettings, Precision
 
+# Given features that are a larger part of a GPU's free memory stay on the CPU.
+_PART_OF_FREE = 0.25
+
 
 @contextmanager
 def inferring(module: nn.Module) -> Iterator[None]:
@@ -529,7 +532,7 @@ class GivenFeatures:
 
     def clean(self, precision: Precision) -> tuple[Tensor, Tensor]:
         """Give features and labels of the training images as they are."""
-        return self._labelled(self._data.train)
+        return self._labelled(self._data.train, self._home(self._data.train.rows.nbytes))
 
     def test(self, *, flipped: bool = False) -> Tensor | None:
         """Give features of the test images, or of their mirror images: None without those."""
@@ -542,15 +545,22 @@ class GivenFeatures:
         """Give features and labels of an epoch, or its first ``n``, in their order.
 
         Those of the stored stream, the same each epoch; without one, training rows as the sampler
-        draws them.
+        draws them. They stay on the CPU where they would fill much of a GPU.
         """
+        part = self._data.train if self._data.stream is None else self._data.stream
+        features, labels = self._labelled(part, self._home(part.rows.nbytes))
         if self._data.stream is not None:
-            features, labels = self._labelled(self._data.stream)
             return features[:n], labels[:n]
-        features, labels = self._labelled(self._data.train)
         sampler = stream.make_sampler(self._data.train.labels, seed)
-        rows = torch.from_numpy(sampler.epoch_indices(epoch)[:n]).to(self.device)
+        rows = torch.from_numpy(sampler.epoch_indices(epoch)[:n]).to(features.device)
         return features[rows], labels[rows]
+
+    def _home(self, n_bytes: int) -> torch.device:
+        """Say where so many bytes of features are to lie, of which a copy is made."""
+        if self.device.type != "cuda":
+            return self.device
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return self.device if n_bytes < _PART_OF_FREE * free else torch.device("cpu")
 
     def n_draws(self, stream: Stream, seed: int) -> int:
         """Say how many rows an epoch of a stream has."""
@@ -558,9 +568,8 @@ class GivenFeatures:
             return len(self._data.stream.labels)
         return len(stream.make_sampler(self._data.train.labels, seed))
 
-    def _labelled(self, part: FeatureSet) -> tuple[Tensor, Tensor]:
-        features = torch.from_numpy(part.rows).to(self.device)
-        return features, torch.tensor(part.labels, device=self.device)
+    def _labelled(self, part: FeatureSet, device: torch.device) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(part.rows).to(device), torch.tensor(part.labels, device=device)
 
 
 Features = FrozenFeatures | GivenFeatures

@@ -9,25 +9,22 @@ replays a step as one CUDA graph.
 from __future__ import annotations
 
 import bisect
-import gc
 import math
-import os
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
-from protail._messages import not_installed, unknown_name
+from protail._messages import unknown_name
 from protail._stopping import check_stop, in_steps
 from protail.options import Range
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-
     from protail.training.settings import ClassifierSettings, RepresentationSettings
 
 Batch = TypeVar("Batch")
@@ -41,15 +38,18 @@ Schedule = Callable[[float], float]
 # Multiplications of a step below which one thread is as fast as many. Starting the others costs
 # what they save, and where another program keeps a core busy they wait for each other.
 _WORTH_MORE_THREADS = 2**26
+# Rows that are brought to a GPU at a time.
+_FEED_BYTES = 64 * 2**20
 # Eager steps before a capture: cuDNN chooses its kernels, compilers compile.
 _WARM_UP_STEPS = 3
-# The other processes wait while the first one evaluates and learns stage 2, longer than the half
-# hour after which torch would end them.
-_PATIENCE = timedelta(days=7)
 
 
 class DivergenceError(RuntimeError):
     """The loss is not finite any more."""
+
+
+class CaptureError(RuntimeError):
+    """A step cannot be captured: the host would have to wait for the GPU in the middle of it."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,8 @@ class CapturedDriver(PlainDriver[TupleBatch]):
     A step of a small network is hundreds of kernels that take less time to run than to launch.
     Captured once for each batch size, they are launched together. What a step reads must stay
     where it is: parameters and buffers change in place, learning rates are tensors on the device.
+    Where a step cannot be captured, or the graph does not fit beside the rest, a warning says so
+    and steps are taken as `PlainDriver` takes them.
 
     Parameters
     ----------
@@ -308,6 +310,7 @@ class CapturedDriver(PlainDriver[TupleBatch]):
         # By the shapes of the batch: the graph, and the tensors that it reads.
         self._graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._is_plain = False
 
     def set_rate(self, factor: float) -> None:
         """Multiply every base learning rate by ``factor`` for the steps to come."""
@@ -320,13 +323,28 @@ class CapturedDriver(PlainDriver[TupleBatch]):
         """
         shapes = tuple(None if part is None else part.shape for part in batch)
         if shapes not in self._graphs:
-            self._graphs[shapes] = self._capture(batch)
+            captured = self._if_possible(lambda: self._capture(batch))
+            if captured is None:
+                return super().advance(batch)
+            self._graphs[shapes] = captured
         graph, inputs = self._graphs[shapes]
         for own, part in zip(inputs, batch, strict=True):
             if own is not None:
                 own.copy_(part)
         graph.replay()
         return self._last_loss
+
+    def _if_possible(self, capture: Callable[[], Result]) -> Result | None:
+        """Capture; None, and why once, where that cannot be done: steps are taken plainly then."""
+        if self._is_plain:
+            return None
+        try:
+            return capture()
+        except (CaptureError, torch.OutOfMemoryError) as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"Steps are not captured as a CUDA graph: {reason}", stacklevel=3)
+            self._is_plain = True
+            return None
 
     def _capture(self, batch: TupleBatch) -> tuple[torch.cuda.CUDAGraph, tuple[Any, ...]]:
         inputs: tuple[Any, ...] = tuple(None if part is None else part.clone() for part in batch)
@@ -343,19 +361,23 @@ class CapturedDriver(PlainDriver[TupleBatch]):
         stream = torch.cuda.current_stream()
         aside = stream if stream != torch.cuda.default_stream() else torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(stream)
-        with torch.compiler.set_stance(stance), torch.cuda.stream(aside):
-            with self._everything_restored():
-                for _ in range(_WARM_UP_STEPS):
+        try:
+            with torch.compiler.set_stance(stance), torch.cuda.stream(aside):
+                with self._everything_restored():
+                    for _ in range(_WARM_UP_STEPS - 1):
+                        step()
+                    with _no_waiting():
+                        step()
+                graph = torch.cuda.CUDAGraph()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"
+                ):
                     step()
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=aside, capture_error_mode="thread_local"
-            ):
-                step()
-                if after is not None:
-                    after()
-        stream.wait_stream(aside)
+                    if after is not None:
+                        after()
+        finally:
+            stream.wait_stream(aside)
         return graph
 
     def _step(self, batch: Any) -> None:
@@ -365,18 +387,35 @@ class CapturedDriver(PlainDriver[TupleBatch]):
     def _everything_restored(self) -> Iterator[None]:
         """Undo what happens inside to parameters, buffers and momentum."""
         before = {id(t): t.detach().clone() for t in self._changing()}
-        yield
-        with torch.no_grad():
-            for tensor in self._changing():
-                saved = before.get(id(tensor))
-                # What was not there before, the momentum, starts at zero.
-                tensor.zero_() if saved is None else tensor.copy_(saved)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor in self._changing():
+                    saved = before.get(id(tensor))
+                    # What was not there before, the momentum, starts at zero.
+                    tensor.zero_() if saved is None else tensor.copy_(saved)
 
     def _changing(self) -> Iterator[Tensor]:
         yield from self._module.parameters()
         yield from self._module.buffers()
         for state in self._optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Raise where the host waits for the GPU, which breaks a capture for good once it has begun."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise CaptureError(str(error)) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class SlicedDriver(CapturedDriver[TupleBatch]):
@@ -404,6 +443,7 @@ class SlicedDriver(CapturedDriver[TupleBatch]):
 
     _rows: TupleBatch | None = None
     _graph: torch.cuda.CUDAGraph | None = None
+    _feed: _Feed | None = None
 
     def begin(self, rows: TupleBatch, size: int, factors: Sequence[float]) -> range:
         """Take batches from these rows from now on.
@@ -411,7 +451,8 @@ class SlicedDriver(CapturedDriver[TupleBatch]):
         Parameters
         ----------
         rows : tuple of Tensor
-            Batches of ``size`` rows, one behind the other.
+            Batches of ``size`` rows, one behind the other; those that lie on the CPU come to the
+            device while earlier ones are learned from.
         size : int
             Rows of a batch; the last may have fewer.
         factors : sequence of float
@@ -423,18 +464,24 @@ class SlicedDriver(CapturedDriver[TupleBatch]):
             What to give to `advance`, in this order.
         """
         device, n_rows = self._last_loss.device, len(rows[0])
-        self._rows, self._size = rows, size
+        self._n_rows, self._size = n_rows, size
+        self._feed = None if rows[0].device == device else _Feed(rows, size, device)
+        self._rows = rows if self._feed is None else _same_kind(rows, self._feed.here)
         self._index = torch.arange(size, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         by_step = torch.tensor(factors, dtype=torch.float64, device=device).unsqueeze(1)
         self._table = (by_step * self._base_tensor).float()
+        if self._feed is not None:
+            self._feed.advance(0)
         if n_rows >= size:
-            self._graph = self._record(self._step_of_slice, self._count)
+            self._graph = self._if_possible(lambda: self._record(self._step_of_slice, self._count))
         return range(-(-n_rows // size))
 
     def end(self) -> None:
         """Let go of the rows."""
-        self._rows = self._graph = None
+        if self._feed is not None:
+            self._feed.end()
+        self._rows = self._graph = self._feed = None
 
     def set_rate(self, factor: float) -> None:
         """Do nothing: `begin` was told all rates."""
@@ -442,12 +489,16 @@ class SlicedDriver(CapturedDriver[TupleBatch]):
     def advance(self, batch: Any) -> Tensor:
         """Take the step of a place that `begin` gave; places come in order."""
         assert self._rows is not None
-        start = batch * self._size
-        if self._graph is not None and start + self._size <= len(self._rows[0]):
+        n_left = min(self._size, self._n_rows - batch * self._size)
+        if self._feed is not None:
+            self._feed.advance(batch)
+        if self._graph is not None and n_left == self._size:
             self._graph.replay()
             return self._last_loss
         self._rates.copy_(self._table[batch])
-        self._step(_same_kind(self._rows, [part[start:] for part in self._rows]))
+        start = batch * self._size % len(self._rows[0])
+        last = [part[start : start + n_left] for part in self._rows]
+        self._step(_same_kind(self._rows, last))
         return self._last_loss
 
     def _step_of_slice(self) -> None:
@@ -459,7 +510,71 @@ class SlicedDriver(CapturedDriver[TupleBatch]):
 
     def _count(self) -> None:
         self._index.add_(self._size)
+        if self._feed is not None:
+            self._index.remainder_(len(self._feed.here[0]))
         self._place.add_(1)
+
+
+class _Feed:
+    """Brings rows from the CPU to a GPU in chunks: one is learned from while the next one comes.
+
+    A thread copies a chunk to pinned memory, from where a stream of its own fetches it.
+    """
+
+    def __init__(self, rows: Sequence[Tensor], size: int, device: torch.device) -> None:
+        per_row = max(1, sum(part[:1].nbytes for part in rows))
+        whole = -(-len(rows[0]) // size)
+        self._steps = max(2, min(whole, _FEED_BYTES // (per_row * size)))
+        self._rows, self._length = rows, self._steps * size
+        self.here = [part.new_empty(self._shape(part), device=device) for part in rows]
+        self._pinned = [part.new_empty(self._shape(part), pin_memory=True) for part in rows]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._came: list[torch.cuda.Event] = []
+        self._staging = ThreadPoolExecutor(1)
+        self._staged = [self._staging.submit(self._stage, number) for number in range(2)]
+        self._fetch(0)
+
+    def _shape(self, part: Tensor) -> tuple[int, ...]:
+        return 2 * self._length, *part.shape[1:]
+
+    def _half(self, number: int) -> tuple[slice, int]:
+        """Give where a chunk lies in the pinned memory and on the device, and its length."""
+        begin = number % 2 * self._length
+        n_rows = max(0, min(self._length, len(self._rows[0]) - number * self._length))
+        return slice(begin, begin + n_rows), n_rows
+
+    def _stage(self, number: int) -> None:
+        if number >= 2:
+            self._came[number - 2].synchronize()
+        half, n_rows = self._half(number)
+        begin = number * self._length
+        for part, pinned in zip(self._rows, self._pinned, strict=True):
+            pinned[half].copy_(part[begin : begin + n_rows])
+
+    def _fetch(self, number: int) -> None:
+        """Let a chunk come after the steps that were asked for so far; stage the one after next."""
+        self._staged[number].result()
+        half, _ = self._half(number)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for pinned, here in zip(self._pinned, self.here, strict=True):
+                here[half].copy_(pinned[half], non_blocking=True)
+            self._came.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
+            self._came[-1].record()
+        self._staged.append(self._staging.submit(self._stage, number + 2))
+
+    def advance(self, batch: int) -> None:
+        """Be told that the step of a batch comes next."""
+        number, step = divmod(batch, self._steps)
+        if step == 0:
+            self._came[number].wait()
+        if step == self._steps // 2 and self._half(number + 1)[1]:
+            self._fetch(number + 1)
+
+    def end(self) -> None:
+        """Let the thread end; whoever gets the memory next waits for what is still coming."""
+        self._staging.shutdown(cancel_futures=True)
+        torch.cuda.current_stream().wait_stream(self._stream)
 
 
 def _same_kind(batch: tuple[Any, ...], parts: Sequence[Any]) -> Any:
@@ -737,64 +852,3 @@ def flushed_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(were_flushed)
-
-
-def launch_fabric(device: torch.device) -> Fabric:
-    """Join the processes that torchrun started; alone where it started none.
-
-    Parameters
-    ----------
-    device : torch.device
-        The kind of device to train on.
-
-    Returns
-    -------
-    lightning.fabric.Fabric
-        Knows this process's device and the others.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from protail.training import launch_fabric
-    >>> launch_fabric(torch.device("cpu")).world_size
-    1
-    """
-    try:
-        from lightning.fabric import Fabric
-        from lightning.fabric.strategies.ddp import DDPStrategy
-    except ImportError as error:
-        raise ImportError(not_installed("the fabric driver", "lightning", "train")) from error
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    everywhere = int(os.environ.get("WORLD_SIZE", "1"))
-    strategy = DDPStrategy(timeout=_PATIENCE) if everywhere > 1 else "auto"
-    fabric = Fabric(
-        accelerator=device.type, strategy=strategy, devices=here, num_nodes=everywhere // here
-    )
-    fabric.launch()
-    return fabric
-
-
-@contextmanager
-def leave_group_at_end() -> Iterator[None]:
-    """End the group of processes that was joined within, after all of them did their work.
-
-    Lightning ends groups of NCCL only. Threads of Gloo that are still there while Python ends
-    may abort a process that has done all it should. After a failure nothing is ended: the others
-    may never come to the same place.
-
-    Examples
-    --------
-    >>> from protail.training import leave_group_at_end
-    >>> with leave_group_at_end():
-    ...     pass  # launch_fabric, train
-    """
-    if not distributed.is_available() or distributed.is_initialized():
-        yield
-        return
-    # Imported later, it would take the group as default arguments and never let go of it.
-    import torch.distributed.nn.functional  # noqa: F401
-
-    yield
-    if distributed.is_initialized():
-        gc.collect()  # modules that were trained together hold the group, some in cycles
-        distributed.destroy_process_group()

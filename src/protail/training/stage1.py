@@ -11,13 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from protail._messages import counted
 from protail.data import make_sampler
 from protail.data.images import DataSet
 from protail.losses import make_loss
 from protail.methods import METHODS, ImageBatch, Method, make_method
 from protail.models.backbones import check_images, make_backbone
 from protail.models.heads import make_head
-from protail.training.batches import derived_seed, draw_fractions, make_loader, mixing_alphas
+from protail.training.batches import (
+    RowBatch,
+    derived_seed,
+    draw_fractions,
+    make_loader,
+    mixing_alphas,
+)
 from protail.training.features import FrozenFeatures, autocast, for_network
 from protail.training.loop import (
     CapturedDriver,
@@ -58,7 +65,8 @@ class RepresentationTraining:
     device : torch.device
         Where to train.
     captured : bool
-        Whether steps are captured and replayed; for GPUs.
+        Whether steps are captured and replayed, for GPUs; of images in files, from the moment on
+        at which they are on the device.
     fabric : lightning.fabric.Fabric, optional
         Where several processes train together: knows the others. Each takes its part of every
         batch.
@@ -95,7 +103,8 @@ class RepresentationTraining:
         self._data, self._stage = data, stage
         self._fabric: Any = fabric
         self._captured = captured and fabric is None
-        self._rank, world_size = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
+        self._part = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
+        world_size = self._part[1]
         self.method = build_method(settings, data.train.profile.counts, seed, start).to(device)
         if device.type == "cuda":
             self.method.to(memory_format=torch.channels_last)
@@ -106,15 +115,12 @@ class RepresentationTraining:
         self._max_norm = head_constraint(self.method.head, settings.max_norm)
         self.average = MovingAverage(self.method, settings.ema) if settings.ema else None
         self._check_settings(world_size)
-        self._batch_size = settings.batch_size // world_size
         # Stage 2 draws by the seed itself, and must not see again what stage 1 has seen.
         self._stream_seed = derived_seed(seed, stage)
         self._sampler = make_sampler(
             settings.sampler,
             data.train.labels,
             seed=self._stream_seed,
-            rank=self._rank,
-            world_size=world_size,
             **settings.sampler_options,
         )
         self.loader = make_loader(
@@ -141,7 +147,7 @@ class RepresentationTraining:
             torch.compile(self.method, dynamic=False) if compiled else self.method
         )
         self._driver = self._make_driver()
-        self.steps_an_epoch = -(-len(self._sampler) // self._batch_size)
+        self.steps_an_epoch = -(-len(self._sampler) // settings.batch_size)
         self.n_steps = settings.epochs * self.steps_an_epoch
         self.epochs_before = self.steps_before = 0  # those of earlier phases
 
@@ -167,12 +173,14 @@ class RepresentationTraining:
     def _checked_image_size(self) -> tuple[int, int]:
         """Raise before training what a network would raise in the middle of it."""
         height, width = next(self.loader.clean(self._data.train.subset([0]))).shape[2:]
-        alone = self.settings.epochs > 0 and len(self._sampler) % self._batch_size == 1
+        n_last, n_parts = len(self._sampler) % self.settings.batch_size, self._part[1]
+        alone = self.settings.epochs > 0 and 0 < n_last < 2 * n_parts
         if alone and self.settings.second_view:
             raise ValueError(
-                f"the last of the batches of {self._batch_size} of an epoch has one image, and "
-                f"method {self.settings.method!r} needs two at least; expected another batch size. "
-                f"Set {self._stage}.batch_size."
+                f"the last of the batches of {self.settings.batch_size} of an epoch has "
+                f"{counted(n_last, 'image')} for {counted(n_parts, 'process', 'processes')}, and "
+                f"method {self.settings.method!r} needs two at least in each; expected another "
+                f"batch size. Set {self._stage}.batch_size."
             )
         check_images(self.method.backbone, (height, width), alone=alone)
         return height, width
@@ -261,7 +269,7 @@ class RepresentationTraining:
             start=epoch * self.steps_an_epoch,
         )
         purpose = "network" if self._stage == "representation" else f"network of {self._stage}"
-        seed = derived_seed(self.seed, purpose, epoch, self._rank)
+        seed = derived_seed(self.seed, purpose, epoch, self._part[0])
         if not self._captured:
             return _with_own_generators(steps, seed, self.device)
         # A graph is tied to the generator it was captured with.
@@ -273,19 +281,28 @@ class RepresentationTraining:
         if fractions is not None:
             begin = epoch * self.steps_an_epoch
             fractions = fractions[begin : begin + self.steps_an_epoch].to(self.device)
-        return self.loader.batches(self._sampler, self._batch_size, epoch, fractions=fractions)
+        size, part = self.settings.batch_size, self._part
+        batches = self.loader.batches(self._sampler, size, epoch, fractions=fractions, part=part)
+        # Reading and mixing come before a captured step; images in memory are augmented within it.
+        in_files = self._captured and not self._data.train.is_resident
+        return map(self._images, batches) if in_files else batches
 
     def _images(self, batch: Any) -> ImageBatch:
+        if isinstance(batch, ImageBatch):
+            return batch
         images = self.loader(batch)
         second = None if images.second is None else for_network(images.second)
         return images._replace(images=for_network(images.images), second=second)
 
     def _loss(self, batch: Any) -> Tensor:
         images = self._images(batch)
+        named = batch if isinstance(batch, RowBatch) else batch[0]
+        weight: float | None = getattr(named, "weight", None)
 
         def loss() -> Tensor:
             with autocast(self.device, self.settings.precision):
-                return self._forward(images)
+                loss = self._forward(images)
+            return loss if weight is None else loss * weight
 
         return self._nearby(loss)
 

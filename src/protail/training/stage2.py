@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from protail.losses import LogitAdjustedLoss, begin_epoch, make_loss
 from protail.models.heads import PrototypeHead, class_means, make_head
+from protail.ops import kernels
+from protail.ops.distance import Euclidean, SqEuclidean
 from protail.training.features import Features, Stream, stage_steps
 from protail.training.loop import (
     DivergenceError,
@@ -182,14 +184,37 @@ class HeadGroup(nn.Module):
         device = next((each.device for each in self.parameters()), None)
         were_finite = torch.ones(len(heads), dtype=torch.bool, device=device)
         self.register_buffer("were_finite", were_finite)
+        self._adjustments = _shared_adjustments([*heads.values()], [*losses.values()])
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Give the sum of the losses of a batch."""
+        if self._adjustments is not None and self._are_one(batch):
+            first, *_ = heads = self._plain_heads
+            total, together = kernels.losses(
+                first.normalized(batch.features),
+                [head.prototypes for head in heads],
+                batch.labels,
+                distance=first.metric,
+                adjustment=self._adjustments,
+            )
+            self.were_finite &= together.isfinite()
+            return total
         pairs = zip(self.heads, self.losses, strict=True)
         losses = [_loss_of(head, loss, batch) for head, loss in pairs]
         together = losses[0].unsqueeze(0) if len(losses) == 1 else torch.stack(losses)
         self.were_finite &= together.detach().isfinite()
         return losses[0] if len(losses) == 1 else together.sum()
+
+    def _are_one(self, batch: FeatureBatch) -> bool:
+        """Say whether all heads can take a step of such a batch at once."""
+        x, heads = batch.features, self._plain_heads
+        reason = kernels.not_together([head.prototypes for head in heads], len(x))
+        first = heads[0]
+        return (reason or kernels.unsupported(x, first.prototypes, None, first.metric)) is None
+
+    @property
+    def _plain_heads(self) -> list[Any]:
+        return list(self.heads)
 
     def are_finite(self) -> list[bool]:
         """Say of each head whether all its losses have been finite, and its weights still are."""
@@ -197,6 +222,22 @@ class HeadGroup(nn.Module):
             were_finite and all(bool(each.isfinite().all()) for each in head.parameters())
             for were_finite, head in zip(self.were_finite.tolist(), self.heads, strict=True)
         ]
+
+
+def _shared_adjustments(heads: Sequence[Any], losses: Sequence[Any]) -> Tensor | None:
+    """Give the adjustments of several plain heads that measure alike; None if they do not."""
+    kinds = {(type(head), type(loss)) for head, loss in zip(heads, losses, strict=True)}
+    if len(heads) < 2 or kinds != {(PrototypeHead, LogitAdjustedLoss)}:
+        return None
+    first = heads[0]
+    measures = {(type(head.metric), head.normalize) for head in heads}
+    kind: Any = type(first.metric)
+    if len(measures) > 1 or kind not in (Euclidean, SqEuclidean):
+        return None
+    if any(head.temperature is not None for head in heads):
+        return None
+    adjustments: list[Tensor] = [loss.adjustment for loss in losses]
+    return torch.stack(adjustments).float()
 
 
 def _loss_of(head: nn.Module, loss: nn.Module, batch: FeatureBatch) -> Tensor:
@@ -245,7 +286,10 @@ def _learn_group(
         n_left = None if epoch == 0 and is_whole else (n_steps - start) * size
         features, labels = frozen.stream(stream, seed, epoch, n_left)
         schedule = make_schedule(first, n_steps / steps_an_epoch)
-        batches: Any = map(FeatureBatch, torch.split(features, size), torch.split(labels, size))
+        batches: Any = (
+            FeatureBatch(x.to(frozen.device), y.to(frozen.device))
+            for x, y in zip(torch.split(features, size), torch.split(labels, size), strict=True)
+        )
         if isinstance(steps, SlicedDriver):
             factors = [
                 schedule(min(step, n_steps - 1) / n_steps)

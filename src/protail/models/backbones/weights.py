@@ -34,6 +34,7 @@ _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torc
 # best was mostly decided on the test set.
 _ENTRIES = ("state_dict", "state_dict_best", "model_state_dict", "model")
 _PARTS = ("feat_model", "classifier")
+_LONGEST_NAME = 200  # of a shard; file systems know none above 255
 _DEEPEST = 3  # entries inside entries; a mapping that holds itself has no end
 # What wrappers and training programs put before a name.
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "encoder.", "feat_model.")
@@ -449,7 +450,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     lies_in: dict[str, str] = {}
     for name in dict.fromkeys(weight_map.values()):
         shard = index.parent / name
-        if not shard.is_file():
+        if len(name) > _LONGEST_NAME or not shard.is_file():
             raise _damaged(shard, f"this shard, which {index.name} names, is missing")
         if isinstance(known.get(name), dict):  # other tools' indexes say nothing of their shards
             _check_shard(shard, known[name])
