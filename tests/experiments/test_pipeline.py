@@ -112,9 +112,9 @@ def test_options_are_chosen_where_the_user_has_not(tmp_path):
     assert choose_options(recipe, data, gpu, n_processes=2).driver == "fabric"
     photos = ImageSet([0], data.train.classes, files=("a.png",))
     files = dataclasses.replace(data, train=photos)
-    assert choose_options(recipe, files, gpu).driver == "plain"
-    with pytest.raises(ValueError, match="driver='captured' was asked for"):
-        choose_options(recipe, files, gpu, driver="captured")
+    assert choose_options(recipe, files, gpu).driver == "captured"
+    with pytest.raises(ValueError, match="driver='captured' was asked for; expected a GPU"):
+        choose_options(recipe, files, torch.device("cpu"), driver="captured")
     with pytest.raises(ValueError, match="Did you mean 'plain'"):
         choose_options(recipe, data, gpu, driver="plane")
 

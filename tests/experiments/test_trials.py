@@ -1,10 +1,15 @@
 import json
 import multiprocessing
 import os
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +26,10 @@ ABOUT = {"data": {"name": "easy"}, "seed": 0}
 # A worker with a score that is known: best at tau 0.3, lr 1. It may be slow.
 WORKER = """
 import math, sys, time
-from pathlib import Path
 from protail.experiments.trials import Journal
 from protail.experiments.trials import SearchedKey
 keys = (SearchedKey("classifier.tau", 0.0, 1.0), SearchedKey("classifier.lr", 0.1, 10.0, True))
-path, n_trials, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+path, n_trials, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 with Journal(path, {"data": {"name": "easy"}, "seed": 0}, keys) as journal:
     print("ready", flush=True)
     while (trial := journal.next_trial(n_trials)) is not None:
@@ -164,16 +168,124 @@ def test_a_trial_that_kills_its_workers_is_given_up(path):
         assert [trial.state for trial in journal.trials()] == ["lost"] * 3 + ["running"]
 
 
-def test_workers_share_the_trials(path):
-    workers = [start_worker(path, 16, 0.02) for _ in range(2)]
-    fractions = [process.communicate(timeout=PATIENCE)[0].count("began") for process in workers]
-    assert [process.returncode for process in workers] == [0, 0]
-    assert sum(fractions) == 16
-    with open_journal(path) as journal:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Start a PostgreSQL server on this machine, where one is installed."""
+    pytest.importorskip("psycopg", reason="psycopg, for PostgreSQL, is not installed")
+    if not (shutil.which("initdb") and shutil.which("pg_ctl")):
+        pytest.skip("PostgreSQL is not installed")
+    # It refuses to run as root, and others may not look into pytest's own folders.
+    user = "postgres" if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="protail-postgres-") as folder, socket.socket() as free:
+        if user:
+            shutil.chown(folder, user)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        how = {"cwd": folder, "user": user, "check": True, "stdout": subprocess.DEVNULL}
+        make = ["initdb", "-D", "data", "-U", "protail", "--auth=trust", "-E", "UTF8", "--no-sync"]
+        subprocess.run(make, **how)
+        control = ["pg_ctl", "-D", "data", "-w", "-l", "log"]
+        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        subprocess.run([*control, "-o", options, "start"], **how)
+        try:
+            yield f"postgresql://protail:secret@127.0.0.1:{port}/postgres"
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], **how)
+
+
+@pytest.fixture(params=["file", "database"])
+def shared(request, path):
+    """Give a journal that processes may share."""
+    if request.param == "file":
+        return str(path)
+    psycopg = pytest.importorskip("psycopg", reason="psycopg, for PostgreSQL, is not installed")
+
+    address = request.getfixturevalue("server")
+    name = f"search_{secrets.token_hex(4)}"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"create database {name}")
+    return f"{address.rpartition('/')[0]}/{name}"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs kill -9")
+def test_of_three_workers_one_is_killed_and_no_trial_is_lost_or_counted_twice(shared):
+    victim = start_worker(shared, 12, PATIENCE)
+    wait_for(victim, "began 0")
+    others = [start_worker(shared, 12, 0.05) for _ in range(2)]
+    for other in others:
+        wait_for(other, "began")
+    victim.kill()
+    victim.communicate()
+    for other in others:
+        other.communicate(timeout=PATIENCE)
+        assert other.returncode == 0
+    with open_journal(shared) as journal:
+        work(journal, 12)  # what the others could not know of, where they were faster than the kill
         trials = journal.trials()
-    assert [trial.state for trial in trials] == ["done"] * 16
-    assert len({trial.params["classifier.tau"] for trial in trials}) == 16
-    assert list((path.with_name(path.name + ".files") / "workers").iterdir()) == []
+    assert [trial.state for trial in trials].count("done") == 12
+    lost, *rest = trials
+    assert lost.state == "lost"
+    assert [trial.state for trial in rest] == ["done"] * 12
+    assert [trial.params for trial in rest].count(lost.params) == 1
+    assert len({trial.params["classifier.tau"] for trial in rest}) == 12
+    if "://" not in shared:
+        assert list(Path(f"{shared}.files", "workers").iterdir()) == []
+
+
+def test_each_search_is_a_study_of_its_own_in_a_database(server):
+    for seed in (0, 1, 0):
+        with open_journal(server, about={"seed": seed}) as journal:
+            work(journal, 2 + 2 * len(journal.trials()))
+            assert len(journal.trials()) in (2, 6)
+    assert len(journal.trials()) == 6
+
+
+def test_what_a_stopped_worker_had_begun_is_tried_again_from_a_database(server):
+    journal = open_journal(server, about={"stopped": 1})
+    begun = journal.next_trial(2)
+    journal.close(stopped=True)
+    with open_journal(server, about={"stopped": 1}) as journal:
+        assert journal.next_trial(2).params == begun.params
+
+
+def test_a_database_that_does_not_answer_is_told_without_its_password(server):
+    address = server.rpartition("/")[0] + "/nowhere"
+    with pytest.raises(ValueError, match=r"gave no answer .*nowhere.* does not exist") as told:
+        open_journal(address)
+    assert "secret" not in str(told.value)
+
+
+def test_a_database_that_is_gone_is_told(server):
+    import psycopg
+
+    others = "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid()"
+
+    def score(params):
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"{others} and backend_type = 'client backend'")
+        return 0.5
+
+    def search():
+        with open_journal(server) as journal:
+            work(journal, 2, score)
+
+    with pytest.raises(ValueError, match="gave no answer"):
+        search()
+    with open_journal(server) as journal:  # and the trial is tried again
+        work(journal, 2)
+        assert [trial.state for trial in journal.trials()] == ["lost", "done", "done"]
+
+
+def test_another_kind_of_database_is_told(path):
+    with pytest.raises(ValueError, match=r"begins with mysql://; expected .*postgresql://name"):
+        open_journal("mysql://me@here/trials")
+
+
+def test_the_driver_missing_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ImportError, match=r"pip install .*\[postgres\]"):
+        open_journal("postgresql://me@here/trials")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs kill -9")
@@ -268,7 +380,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(OutputError, match="cannot be written"):
         open_journal(tmp_path / "file" / "search.journal")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(ValueError, match="is no journal of a search"):
         open_journal(tmp_path / "folder")
 
 

@@ -22,17 +22,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from protail._files import new_file
+from protail._files import new_file, regular
 from protail._messages import upgrade_advice
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "load_checkpoint",
-    "restore_training_state",
-    "save_checkpoint",
+    "Checkpoint", "CheckpointError", "load_checkpoint", "restore_training_state", "save_checkpoint",
     "training_state",
-]
+]  # fmt: skip
 
 FORMAT = "protail-checkpoint"
 VERSION = 1
@@ -216,7 +212,7 @@ def _header(ordered: list[tuple[str, Tensor]], record: dict[str, Any]) -> bytes:
 
 def _read(place: Path) -> bytes:
     try:
-        return place.read_bytes()
+        return regular(place).read_bytes()
     except FileNotFoundError:
         problem = "there is no such file; expected a checkpoint. Check the path."
         raise CheckpointError(f"{place}: {problem}") from None
@@ -382,6 +378,8 @@ def read_object(text: str | bytes) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a finite number")
 
+    if not isinstance(text, (str, bytes)):
+        raise ValueError("not text")
     try:
         found = json.loads(text, parse_constant=refuse)
     except RecursionError as error:

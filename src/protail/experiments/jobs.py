@@ -5,35 +5,35 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec
 from protail.data.images import DataSet, FeatureData, ImageSet
-from protail.evaluation import Evaluation
+from protail.evaluation import Evaluation, results_table
 from protail.experiments.checkpoint import as_json
 from protail.experiments.pipeline import Options, Pipeline, Stage, evaluate_stages, stage_weights
 from protail.experiments.run import EVALUATION, Run, is_finished
 from protail.recipes import WORDS, Recipe, RecipeError
 from protail.training import (
     Epoch,
+    Processes,
     RepresentationSettings,
     RepresentationTraining,
     Steps,
     interleave,
-    launch_fabric,
-    leave_group_at_end,
+    joined,
     make_streams,
 )
 
-__all__ = ["Job", "Options", "Progress", "Watcher", "data_record", "is_done", "run_jobs"]
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # How often scores are shown while training; they decide nothing.
 _EVALUATIONS = 10
@@ -211,8 +211,9 @@ def run_jobs(
         Scores of each job, as in its ``evaluation.json``.
     """
     if options.driver == "fabric":
-        with leave_group_at_end():
-            return [_run_with_other_processes(job, options, watch) for job in jobs]
+        with joined(options.device, options.timeout) as processes:
+            own = replace(options, device=processes.fabric.device)
+            return [_run_with_other_processes(job, own, watch, processes) for job in jobs]
     waiting = [job for job in jobs if not is_done(job, options)]
     with ExitStack() as stack:
         runs = [stack.enter_context(job.create_run(job.folder, options)) for job in waiting]
@@ -246,30 +247,34 @@ def is_done(job: Job, options: Options) -> bool:
     return is_finished(job.folder, as_json(job.resolved, "resolved"), **how, read=job.read)
 
 
-def _run_with_other_processes(job: Job, options: Options, watch: Watcher | None) -> dict[str, Any]:
+def _run_with_other_processes(
+    job: Job, options: Options, watch: Watcher | None, processes: Processes
+) -> dict[str, Any]:
     """Run one job in every process of a group, as torchrun starts them; the first keeps the run."""
-    fabric = launch_fabric(options.device)
-    options = replace(options, device=fabric.device)
+    fabric = processes.fabric
     with ExitStack() as stack:
-        folder = job.folder
         if is_done(job, options):
             return Run.open(job.folder).evaluation()
-        if fabric.global_rank:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="protail-"))) / "run"
-        run = stack.enter_context(job.create_run(folder, options))
+        # One process keeps the run; the others only take their part of every batch.
+        run = None
+        if fabric.global_rank == 0:
+            run = stack.enter_context(job.create_run(job.folder, options))
         fabric.barrier()
-        [record] = interleave([_steps(job, run, options, watch, fabric)])
+        [record] = interleave([_steps(job, run, options, watch, processes)])
         fabric.barrier()
     return record
 
 
 def _steps(
-    job: Job, run: Run, options: Options, watch: Watcher | None, fabric: Any = None
+    job: Job,
+    run: Run | None,
+    options: Options,
+    watch: Watcher | None,
+    processes: Processes | None = None,
 ) -> Steps[dict[str, Any]]:
     """Run a job, keeping it in its run."""
+    fabric: Any = None if processes is None else processes.fabric
     pipeline = Pipeline(job.data, job.seed, options, fabric=fabric)
-    # One process keeps the run; the others only take their part of every batch.
-    is_helping = run.folder != job.folder
     evaluate_every = max(1, job.recipe.n_epochs // _EVALUATIONS)
 
     def after_epoch(training: RepresentationTraining, epoch: Epoch) -> None:
@@ -277,9 +282,12 @@ def _steps(
         if fabric is not None:  # each process knows the loss of its part of the batches
             own = torch.tensor(loss, dtype=torch.float64, device=options.device)
             loss = float(fabric.all_reduce(own, reduce_op="mean"))
-        if done % evaluate_every == 0 and done < job.recipe.n_epochs and not is_helping:
-            scores = group_scores(pipeline.evaluate_training(training))
-        run.log(epoch.step, epoch.number, loss=loss, **scores)
+        if done % evaluate_every == 0 and done < job.recipe.n_epochs:
+            with _first_alone(processes):
+                if run is not None:
+                    scores = group_scores(pipeline.evaluate_training(training))
+        if run is not None:
+            run.log(epoch.step, epoch.number, loss=loss, **scores)
         if watch is not None:
             watch(Progress(job, done, loss, scores))
 
@@ -287,11 +295,19 @@ def _steps(
         yield from pipeline.train(
             job.phases,
             last=Run.open(job.folder).last_checkpoint(),
-            save=None if is_helping else run.checkpoint,
+            save=None if run is None else run.checkpoint,
             after_epoch=after_epoch,
         )
-    if is_helping:
-        return {}
+    with _first_alone(processes):
+        return {} if run is None else _finish(job, run, pipeline)
+
+
+def _first_alone(processes: Processes | None) -> AbstractContextManager[None]:
+    return nullcontext() if processes is None else processes.first_alone()
+
+
+def _finish(job: Job, run: Run, pipeline: Pipeline) -> dict[str, Any]:
+    """Learn stage 2, evaluate both stages and finish the run with what they came to."""
     has_images = isinstance(job.data, DataSet)
     stages = {"representation": pipeline.representation} if has_images else {}
     if job.recipe.classifier is not None:
@@ -320,3 +336,24 @@ def group_scores(evaluation: Evaluation) -> dict[str, float]:
     """Give the accuracy of all images and of each group of classes, where there are such."""
     scores = {name: getattr(evaluation, name) for name in ("all", "many", "medium", "few")}
     return {name: value for name, value in scores.items() if value is not None}
+
+
+def scores_by_row(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give the scores of a run, as in its ``evaluation.json``, by their row of a table."""
+    return {
+        f"{stage} (flip)" if view == "mirrored" else stage: scores
+        for stage, views in record.items()
+        for view, scores in views.items()
+        if view != "cost"
+    }
+
+
+def scores_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Make a rich table of the scores of runs, by name: a row for each stage and view."""
+    return results_table(
+        {
+            row if len(runs) == 1 else f"{name}: {row}": Evaluation.from_dict(scores)
+            for name, record in runs.items()
+            for row, scores in scores_by_row(record).items()
+        }
+    )

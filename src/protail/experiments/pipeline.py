@@ -26,6 +26,7 @@ from protail.models.backbones import gflops, gflops_with, make_backbone
 from protail.models.heads import RoutedExpertsHead, make_head
 from protail.recipes import Recipe
 from protail.training import (
+    TIMEOUT,
     ClassifierSettings,
     Epoch,
     FeatureCache,
@@ -72,6 +73,8 @@ class Options:
         Time between two checkpoints, at least; they are made at the end of an epoch.
     cache : Path or None
         Where features stay for the next time.
+    timeout : float
+        Seconds after which a process that waits for another one of the training gives up.
     """
 
     device: torch.device
@@ -81,8 +84,11 @@ class Options:
     overwrite: bool = False
     checkpoint_seconds: float = 60.0
     cache: Path | None = None
+    timeout: float = TIMEOUT
 
     def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise ValueError(f"timeout={self.timeout:g}; expected more than 0 seconds.")
         if not self.checkpoint_seconds >= 0:
             raise ValueError(
                 f"{self.checkpoint_seconds:g} seconds between checkpoints (--checkpoint-every); "
@@ -162,7 +168,7 @@ def choose_options(
     recipe : Recipe
         What to train.
     data : DataSet or FeatureData
-        On what; only images in memory can be part of a captured step.
+        On what.
     device : str or torch.device
         Where, as for `find_device`.
     driver : {"auto", "plain", "captured", "fabric"}
@@ -182,12 +188,10 @@ def choose_options(
     if driver not in DRIVERS:
         raise ValueError(unknown_name("driver", driver, DRIVERS))
     device = find_device(device)
-    in_memory = isinstance(data, FeatureData) or data.train.is_resident
-    can_capture = device.type == "cuda" and in_memory
+    can_capture = device.type == "cuda"
     if driver == "captured" and not can_capture:
         raise ValueError(
-            "driver='captured' was asked for; expected a GPU and images in memory for it. Leave "
-            "it to --driver auto."
+            "driver='captured' was asked for; expected a GPU for it. Leave it to --driver auto."
         )
     if driver == "auto":
         driver = "fabric" if n_processes > 1 else "captured" if can_capture else "plain"
@@ -299,8 +303,7 @@ class Pipeline:
             self._data,
             seed=self._seed,
             device=self._options.device,
-            # Only what is in memory can be part of a captured step.
-            captured=self._options.driver == "captured" and self._data.train.is_resident,
+            captured=self._options.driver == "captured",
             compiled=self._options.compiled,
             fabric=self._fabric,
             done=n_done,

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
-from protail._files import explained, new_file
+from protail._files import explained, new_file, regular
 from protail._lock import FileLock, LockedError
 from protail._messages import first_few, not_installed, upgrade_advice
 from protail.experiments.checkpoint import (
@@ -307,7 +307,7 @@ class Run:
 def is_run(folder: Path) -> bool:
     """Say whether a folder holds a run of protail, even a damaged one."""
     try:
-        with (folder / RUN).open("rb") as file:
+        with regular(folder / RUN).open("rb") as file:
             return FORMAT.encode() in file.read(100)
     except OSError:
         return False
@@ -369,7 +369,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a run."""
     try:
-        return read_object(path.read_bytes())
+        return read_object(regular(path).read_bytes())
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}.") from error
     except ValueError as error:
@@ -566,9 +566,11 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 def _whole_lines(path: Path) -> list[bytes]:
     """Read the lines of a log; a last one without its end is not there yet."""
     try:
-        return [raw + b"\n" for raw in path.read_bytes().split(b"\n")[:-1]]
+        return [raw + b"\n" for raw in regular(path).read_bytes().split(b"\n")[:-1]]
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}.") from error
 
 
 def _parsed(raw: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from protail._messages import unknown_name
 from protail.data.images import DataSet
 from protail.evaluation import Evaluation
-from protail.experiments.held_out import held_out_data
+from protail.experiments.data_sets import held_out_data
 from protail.experiments.jobs import Job, check_representation, group_scores, run_jobs
 from protail.experiments.pipeline import Options, Pipeline, Stage, evaluate
 from protail.experiments.run import EVALUATION, Run
@@ -187,7 +187,7 @@ class SearchResult:
 
 def run_search(
     search: Search,
-    journal: Path,
+    journal: Path | str,
     *,
     n_trials: int = 20,
     budget: float | None = None,
@@ -195,6 +195,7 @@ def run_search(
     pruner: str = "none",
     options: Options | None = None,
     watch: Watcher | None = None,
+    files: Path | None = None,
 ) -> SearchResult:
     """Try settings until there are enough trials or the time is used up.
 
@@ -205,8 +206,9 @@ def run_search(
     ----------
     search : Search
         What to look for.
-    journal : Path
-        The file that trials are written to; one that is there is gone on with.
+    journal : Path or str
+        The file that trials are written to; one that is there is gone on with. Or the address of
+        a PostgreSQL database, ``"postgresql://..."``, in which each search is a study of its own.
     n_trials : int, default=20
         Trials in all, those of other workers and of earlier times included.
     budget : float, optional
@@ -220,6 +222,9 @@ def run_search(
         How to run; by default on a GPU where there is one.
     watch : callable, optional
         Told of each trial that has ended.
+    files : Path, optional
+        With a database, where this machine keeps the representation that heads are learned on;
+        by default ``search.files``.
 
     Returns
     -------
@@ -251,7 +256,12 @@ def run_search(
     if at_once is not None and at_once < 1:
         raise ValueError(f"at_once={at_once}; expected a whole number from 1 on.")
     began = time.monotonic()
-    how: dict[str, Any] = {"first": search.first, "seed": search.seed, "pruner": pruner}
+    how: dict[str, Any] = {
+        "first": search.first,
+        "seed": search.seed,
+        "pruner": pruner,
+        "files": files,
+    }
     n_evaluations = min(_EVALUATIONS, search.recipe.n_epochs)
     with Journal(journal, search.about, search.keys, **how, n_evaluations=n_evaluations) as opened:
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import secrets
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,8 +19,8 @@ import numpy as np
 
 from protail._files import explained
 from protail._lock import FileLock, LockedError
-from protail._messages import not_installed, unknown_name
-from protail.experiments.checkpoint import as_json
+from protail._messages import imported, not_installed, unknown_name
+from protail.experiments.checkpoint import as_json, read_object
 from protail.experiments.run import differing_keys, in_short
 from protail.recipes import STAGES, Recipe, parse_value, stage_table, toml_text
 
@@ -270,16 +272,133 @@ def _record(trial: FrozenTrial) -> SearchTrial:
     )
 
 
+class _JournalFile:
+    """A journal of Optuna's in a file; its locks lie beside it, in a folder of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self.study = str(path), _STUDY
+        self.files = path.with_name(path.name + ".files")
+        self._path, self._workers = path, self.files / "workers"
+        try:
+            self._workers.mkdir(parents=True, exist_ok=True)
+            # Optuna's own lock outlives a worker that is killed; the system releases this one.
+            self.mutex = filelock.FileLock(self.files / "lock")
+            self.worker = secrets.token_hex(8)
+            self._alive = FileLock(self._workers / self.worker)
+        except OSError as error:
+            raise explained(error, path) from error
+
+    def open(self) -> Any:
+        """Open the storage; the caller holds the mutex."""
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        for worker in self._workers.iterdir():
+            is_alive(worker)  # else its file goes
+        _check_or_repair(self._path)
+        return JournalStorage(JournalFileBackend(self.name, lock_obj=self.mutex))  # type: ignore[arg-type]
+
+    def is_alive(self, worker: str) -> bool:
+        """Say whether a worker is at work."""
+        return is_alive(self._workers / worker)
+
+    def explained(self, error: Exception) -> Exception:
+        """Say what it means that the study cannot be opened; Optuna raises anything at all."""
+        if isinstance(error, OSError):
+            return explained(error, self._path)
+        return _no_journal(self._path)
+
+    def release(self) -> None:
+        """Let others know that this worker has ended."""
+        self._alive.release(remove=True)
+
+
+class _Database:
+    """A PostgreSQL database, which any number of searches share: each is a study of its own.
+
+    Locks are those of the server, which it releases when the connection of a worker that died
+    ends.
+    """
+
+    def __init__(self, url: str, about: Mapping[str, Any], files: Path) -> None:
+        if not url.startswith(("postgresql://", "postgresql+psycopg://")):
+            raise ValueError(
+                f"--journal begins with {url.partition('://')[0]}://; expected a file, or a "
+                "PostgreSQL database, as in postgresql://name:password@host/database."
+            )
+        imported("psycopg", "a search in PostgreSQL", "psycopg", "postgres")
+        from sqlalchemy import create_engine, make_url
+
+        place = make_url(url).set(drivername="postgresql+psycopg")
+        self.name, self.files = place.render_as_string(hide_password=True), files
+        self._url = place.render_as_string(hide_password=False)
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        self.study, self.worker = f"{_STUDY} {digest[:16]}", secrets.token_hex(7)
+        self._mutex = int(digest[:15], 16)
+        # A peer that is switched off is found dead within a minute or two.
+        options = (
+            "-c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+        )
+        engine = create_engine(self._url, connect_args={"options": options})
+        try:
+            self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            self._ask("pg_try_advisory_lock", int(self.worker, 16))
+        except Exception as error:
+            raise self.explained(error) from error
+
+    def _ask(self, function: str, key: int) -> Any:
+        from sqlalchemy import text
+
+        return self._connection.execute(text(f"select {function}(:key)"), {"key": key}).scalar()
+
+    @property
+    @contextmanager
+    def mutex(self) -> Iterator[None]:
+        """Let one worker at a time in."""
+        self._ask("pg_advisory_lock", self._mutex)
+        try:
+            yield
+        finally:
+            self._ask("pg_advisory_unlock", self._mutex)
+
+    def open(self) -> Any:
+        """Open the storage; the caller holds the mutex."""
+        from optuna.storages import RDBStorage
+
+        return RDBStorage(self._url)
+
+    def is_alive(self, worker: str) -> bool:
+        """Say whether a worker is at work."""
+        if not self._ask("pg_try_advisory_lock", int(worker, 16)):
+            return True
+        self._ask("pg_advisory_unlock", int(worker, 16))
+        return False
+
+    def explained(self, error: Exception) -> Exception:
+        """Say what it means that the study cannot be opened."""
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        return ValueError(
+            f"--journal {self.name}: the database gave no answer ({said}); expected a PostgreSQL "
+            "server that takes this name and password, and a database in which tables may be made."
+        )
+
+    def release(self) -> None:
+        """Let others know that this worker has ended."""
+        self._connection.invalidate()
+        self._connection.close()
+
+
 class Journal:
     """Trials of one search, in a journal of Optuna's that several processes share.
 
-    Locks lie beside the file, in a folder of the same name and ``.files``. A journal of another
-    search (``about``) is refused. ``first`` holds the values to begin with, if any.
+    It is a file, or the address of a PostgreSQL database (``postgresql://...``) beside ``files``,
+    a folder of this machine. A file of another search (``about``) is refused. ``first`` holds the
+    values to begin with, if any.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         about: Mapping[str, Any],
         keys: Sequence[SearchedKey],
         *,
@@ -287,48 +406,52 @@ class Journal:
         seed: int = 0,
         pruner: str = "none",
         n_evaluations: int = 10,
+        files: Path | None = None,
     ) -> None:
         try:
             import optuna
         except ImportError as error:
             raise ImportError(not_installed("a search", "optuna", "train")) from error
-        self._optuna, self._path, self._seed = optuna, path, seed
-        self.files = path.with_name(path.name + ".files")
-        self._workers = self.files / "workers"
+        self._optuna, self._seed = optuna, seed
         self._distributions = {key.key: self._distribution(key) for key in keys}
         chosen = self._pruner(pruner, n_evaluations)
         self._began: dict[int, float] = {}
-        try:
-            self._workers.mkdir(parents=True, exist_ok=True)
-            # Optuna's own lock outlives a worker that is killed; the system releases this one.
-            self._mutex = filelock.FileLock(self.files / "lock")
-            self._worker = secrets.token_hex(8)
-            self._alive = FileLock(self._workers / self._worker)
-        except OSError as error:
-            raise explained(error, path) from error
+        plain = as_json(about, "about")
+        self._place: _JournalFile | _Database
+        if isinstance(path, str) and "://" in path:
+            self._place = _Database(path, plain, files or Path("search.files"))
+        else:
+            self._place = _JournalFile(Path(path))
+        self.files = self._place.files
         self._verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            with self._mutex:
-                self._study = self._open_study(chosen)
-                self._begin(as_json(about, "about"), dict(first or {}))
+            with self._place.mutex:
+                try:
+                    self._study = self._open_study(chosen)
+                except Exception as error:
+                    raise self._place.explained(error) from error
+                self._begin(plain, dict(first or {}))
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
-                raise explained(error, path) from error
+                raise self._place.explained(error) from error
             raise
 
     def next_trial(self, n_trials: int) -> Trial | None:
         """Begin another trial, unless there are ``n_trials`` already, running ones included."""
-        with self._mutex:
+        with self._place.mutex:
             self._give_up_on_the_dead()
             trials = self._study.get_trials(deepcopy=False)
-            n_counted = sum(_record(trial).state not in ("waiting", "lost") for trial in trials)
+            states = [_record(trial).state for trial in trials]
+            n_counted = sum(state not in ("waiting", "lost") for state in states)
             if n_counted >= n_trials:
                 return None
             # A seed for each trial: workers that share one would all begin with the same values,
-            # and so would a search that goes on.
-            mixed = np.random.SeedSequence([self._seed, len(trials)]).generate_state(1)
+            # and so would a search that goes on. Lost trials, which are tried again, change
+            # nothing: a search that was stopped finds what one finds that was not.
+            n_given_up = sum(map(_is_given_up, trials, states))
+            mixed = np.random.SeedSequence([self._seed, n_counted + n_given_up]).generate_state(1)
             with warnings.catch_warnings():
                 # What some versions of Optuna call experimental has been there for years.
                 warnings.simplefilter("ignore")
@@ -337,7 +460,7 @@ class Journal:
                     seed=int(mixed[0]), multivariate=True, constant_liar=True
                 )
             trial = self._study.ask(self._distributions)
-            trial.set_user_attr("worker", self._worker)
+            trial.set_user_attr("worker", self._place.worker)
         self._began[trial.number] = time.monotonic()
         return trial
 
@@ -366,41 +489,43 @@ class Journal:
         found = map(_record, self._study.get_trials(deepcopy=False))
         return [trial for trial in found if trial.state != "waiting"]
 
-    def close(self) -> None:
+    def close(self, *, stopped: bool = False) -> None:
         """Hand trials that are not at their end to whoever goes on with the journal."""
         try:
-            with self._mutex:
+            with self._place.mutex:
                 for number in list(self._began):
-                    self._lose(number)
+                    self._lose(number, counts=not stopped)
         finally:
             self._release()
 
     def _release(self) -> None:
-        self._alive.release(remove=True)
+        self._place.release()
         self._optuna.logging.set_verbosity(self._verbosity)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *trace: object
+    ) -> None:
+        try:
+            self.close(stopped=kind is KeyboardInterrupt)  # no trial's fault
+        except Exception as fault:
+            if not _is_of_a_database(error or fault):
+                raise
+            error = error or fault
+        if isinstance(error, Exception) and _is_of_a_database(error):
+            raise self._place.explained(error) from error
 
     def _open_study(self, pruner: Any) -> Study:
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        _check_or_repair(self._path)
-        try:
-            backend = JournalFileBackend(str(self._path), lock_obj=self._mutex)  # type: ignore[arg-type]
-            storage = JournalStorage(backend)
-        except (ValueError, KeyError, TypeError) as error:
-            raise _no_journal(self._path) from error
+        storage, name = self._place.open(), self._place.study
         names = [study.study_name for study in storage.get_all_studies()]
-        if names and names != [_STUDY]:
-            raise _no_journal(self._path)
-        if not names:
-            self._optuna.create_study(storage=storage, study_name=_STUDY, direction="maximize")
-        study: Study = self._optuna.load_study(storage=storage, study_name=_STUDY, pruner=pruner)
+        if isinstance(self._place, _JournalFile) and names not in ([], [name]):
+            raise ValueError(f"its studies are {names}")
+        if name not in names:
+            self._optuna.create_study(storage=storage, study_name=name, direction="maximize")
+        study: Study = self._optuna.load_study(storage=storage, study_name=name, pruner=pruner)
+        list(map(_record, study.get_trials(deepcopy=False)))
         return study
 
     def _begin(self, about: dict[str, Any], first: dict[str, Any]) -> None:
@@ -411,7 +536,7 @@ class Journal:
                 self._study.enqueue_trial(first)
         elif keys := differing_keys(there, about):
             raise ValueError(
-                f"{self._path} is the journal of another search, which differs in "
+                f"{self._place.name} is the journal of another search, which differs in "
                 f"{in_short(keys)}. Go on with the settings it was begun with, choose another "
                 "journal (--journal, -o), or replace it (--overwrite)."
             )
@@ -442,17 +567,27 @@ class Journal:
                 continue
             # One without a worker died before it could sign: signing happens under the mutex.
             worker = trial.user_attrs.get("worker")
-            if worker is None or not is_alive(self._workers / worker):
+            if worker is None or not self._place.is_alive(worker):
                 self._lose(trial.number)
 
-    def _lose(self, number: int) -> None:
-        """End a trial as lost, and have it tried again."""
+    def _lose(self, number: int, *, counts: bool = True) -> None:
+        """End a trial as lost, and have it tried again; it ``counts`` as an attempt or not."""
         trial = self._study.get_trials(deepcopy=False)[number]
-        attempts = int(trial.user_attrs.get("attempts", 1))
+        attempts = int(trial.user_attrs.get("attempts", 1)) - (not counts)
         self._began.pop(number, None)
         self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
         if attempts < _MOST_ATTEMPTS:
             self._study.enqueue_trial(trial.params, user_attrs={"attempts": attempts + 1})
+
+
+def _is_of_a_database(error: BaseException) -> bool:
+    """Say whether a database, or what asks it, has failed."""
+    return type(error).__module__.startswith(("sqlalchemy.", "optuna.", "psycopg."))
+
+
+def _is_given_up(trial: FrozenTrial, state: str) -> bool:
+    """Say whether a trial was lost so often that it is not tried again."""
+    return state == "lost" and int(trial.user_attrs.get("attempts", 1)) >= _MOST_ATTEMPTS
 
 
 def is_alive(worker: Path) -> bool:
@@ -472,12 +607,20 @@ def _check_or_repair(path: Path) -> None:
     A process that died, or a full disk, may leave one, and the next line would be added to it.
     Nobody writes meanwhile: every writer holds the mutex.
     """
+    if path.exists() and not path.is_file():
+        raise _no_journal(path)
     with suppress(FileNotFoundError), path.open("r+b") as file:
         begin = file.read(len(_BEGIN))
         if begin and not _BEGIN.startswith(begin):
             raise _no_journal(path)
         file.seek(0)
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        whole = 0
+        for line in filter(lambda line: line.endswith(b"\n"), file):
+            try:
+                read_object(line)  # Optuna would not see it before more is written
+            except ValueError:
+                raise _no_journal(path) from None
+            whole += len(line)
         file.truncate(whole)
 
 

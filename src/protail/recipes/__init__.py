@@ -16,9 +16,10 @@ stage, ``[pretraining]``, ``[representation]`` and ``[classifier]``. Their keys 
 
 from protail.recipes._checks import PARTS
 from protail.recipes._loading import load_recipe, recipe_names
-from protail.recipes._recipe import STAGES, WORDS, Recipe, options_taken, recipe_hash, stage_table
 from protail.recipes._values import RecipeError, parse_value, toml_text
+from protail.recipes.recipe import STAGES, WORDS, Recipe, options_taken, recipe_hash, stage_table
 
-__all__ = ["PARTS", "load_recipe", "recipe_names"]
-__all__ += ["STAGES", "WORDS", "Recipe", "options_taken", "recipe_hash", "stage_table"]
-__all__ += ["RecipeError", "parse_value", "toml_text"]
+__all__ = [
+    "PARTS", "STAGES", "WORDS", "Recipe", "RecipeError", "load_recipe", "options_taken",
+    "parse_value", "recipe_hash", "recipe_names", "stage_table", "toml_text",
+]  # fmt: skip

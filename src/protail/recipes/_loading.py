@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from protail._files import regular
 from protail._messages import unknown_name
 from protail.recipes._checks import Settings
-from protail.recipes._recipe import STAGES, Recipe, read_table
 from protail.recipes._values import Place, RecipeError
+from protail.recipes.recipe import STAGES, Recipe, read_table
 
 _FOLDER = Path(__file__).parent / "library"
 _SUFFIX = ".toml"
+# Of files that extend each other; Python would give up at some hundreds.
+_MOST_FILES = 64
+# What was read of them, by their places; None while one is being read.
+_Known = dict[Path, Recipe | None]
 
 
 def recipe_names() -> list[str]:
@@ -54,26 +60,26 @@ def load_recipe(name_or_path: str | os.PathLike[str]) -> Recipe:
     >>> recipe.representation.weight_decay, recipe.classifier.loss_options["tau"]
     (0.0005, 0.25)
     """
-    return _load(os.fspath(name_or_path), ())
+    return _load(os.fspath(name_or_path), {})
 
 
-def _load(name: str, readers: tuple[Path, ...]) -> Recipe:
-    """Read a recipe that the files ``readers``, each by the one before, ask for."""
+def _load(name: str, known: _Known) -> Recipe:
+    """Read a recipe that files ask for, unless one of them has done so before."""
     if name.endswith(_SUFFIX):
-        return _read(Path(name), name, readers)
+        return _read(Path(name), name, known)
     first, slash, second = name.partition("/")
     if "/" in second:
         raise RecipeError(
             f"recipe {name!r} has two slashes; expected one at most, as in 'dro-lt/pc-la'."
         )
     if slash:
-        return _combine(_load(first, readers), _load(second, readers))
+        return _combine(_load(first, known), _load(second, known))
     if name not in recipe_names():
         raise RecipeError(
             f"{unknown_name('recipe', name, recipe_names())} A recipe of your own is a path "
             f"that ends in {_SUFFIX}."
         )
-    return _read(_FOLDER / f"{name}{_SUFFIX}", f"recipe {name!r}", readers)
+    return _read(_FOLDER / f"{name}{_SUFFIX}", f"recipe {name!r}", known)
 
 
 def _combine(first: Recipe, second: Recipe) -> Recipe:
@@ -93,10 +99,24 @@ def _combine(first: Recipe, second: Recipe) -> Recipe:
     )
 
 
-def _read(file: Path, source: str, readers: tuple[Path, ...]) -> Recipe:
+def _read(file: Path, source: str, known: _Known) -> Recipe:
     place = Place(source)
-    if file.resolve() in readers:
+    try:
+        found = file.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte, links in a circle
+        raise place.error(f"it cannot be read: {error}.") from None
+    if (read := known.get(found)) is not None:
+        return replace(read, name=file.stem)
+    if found in known:
         raise place.error("it extends itself. Take one extends out of the circle.")
+    if len(known) >= _MOST_FILES:
+        raise place.error(f"it is one of more than {_MOST_FILES} files that extend each other.")
+    known[found] = None
+    known[found] = recipe = _read_new(file, place, known)
+    return recipe
+
+
+def _read_new(file: Path, place: Place, known: _Known) -> Recipe:
     table = _read_toml(file, place)
     if "name" in table:
         raise place.at("name").unexpected(table["name"], "no name: the file's name is it")
@@ -107,7 +127,7 @@ def _read(file: Path, source: str, readers: tuple[Path, ...]) -> Recipe:
             # What comes before a stage 1 is the whole stage 1 of another recipe.
             taken = "representation" if stage == "pretraining" else stage
             asking = place.at(f"{stage}.extends")
-            recipe = _extended(given.pop("extends"), taken, file, asking, readers)
+            recipe = _extended(given.pop("extends"), taken, file, asking, known)
             bases[stage] = getattr(recipe, taken)
             if stage == "representation" and recipe.pretraining and "pretraining" not in table:
                 # What it goes on from belongs to it.
@@ -118,7 +138,7 @@ def _read(file: Path, source: str, readers: tuple[Path, ...]) -> Recipe:
 
 def _read_toml(file: Path, place: Place) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads(regular(file).read_text("utf-8"))
     except FileNotFoundError:
         raise place.error("there is no such file. Check the path.") from None
     except OSError as error:
@@ -127,15 +147,13 @@ def _read_toml(file: Path, place: Place) -> dict[str, Any]:
         raise place.error(f"this is not valid TOML: {error}.") from None
 
 
-def _extended(
-    extended: Any, stage: str, file: Path, place: Place, readers: tuple[Path, ...]
-) -> Recipe:
+def _extended(extended: Any, stage: str, file: Path, place: Place, known: _Known) -> Recipe:
     """Read the recipe that a stage of a file extends."""
     if not isinstance(extended, str):
         raise place.unexpected(extended, "the name of a recipe, or a path that ends in .toml")
     near = str(file.parent / extended) if extended.endswith(_SUFFIX) else extended
     try:
-        recipe = _load(near, (*readers, file.resolve()))
+        recipe = _load(near, known)
     except RecipeError as error:
         raise place.error(f"{place.key} = {extended!r}: {error}") from None
     if stage not in recipe.stages:
