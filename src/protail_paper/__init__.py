@@ -1,4 +1,4 @@
-"""Benchmarks: the paper's numbers as data, results that stand beside them, tables made of both."""
+"""The reproduction: the paper's numbers as data, results beside them, tables made of both."""
 
 from protail_paper.paper import (
     PAPER_FIGURES,
@@ -12,12 +12,6 @@ from protail_paper.paper import (
 )
 
 __all__ = [
-    "PAPER_FIGURES",
-    "PAPER_TABLES",
-    "PaperFigure",
-    "PaperRow",
-    "PaperTable",
-    "paper_figure",
-    "paper_table",
-    "paper_value",
-]
+    "PAPER_FIGURES", "PAPER_TABLES", "PaperFigure", "PaperRow", "PaperTable", "paper_figure",
+    "paper_table", "paper_value",
+]  # fmt: skip

@@ -29,23 +29,10 @@ from protail_paper.paper import (
 )
 
 __all__ = [
-    "TABLE_7",
-    "Boundaries",
-    "ClassNorms",
-    "Entry",
-    "PlaneClassifier",
-    "PrintedMean",
-    "Row",
-    "Separation",
-    "class_norms",
-    "class_separation",
-    "learn_boundaries",
-    "mean_class_norms",
-    "printed_means",
-    "table7_entries",
-    "table7_errata",
-    "table7_row",
-]
+    "TABLE_7", "Boundaries", "ClassNorms", "Entry", "PlaneClassifier", "PrintedMean", "Row",
+    "Separation", "class_norms", "class_separation", "learn_boundaries", "mean_class_norms",
+    "printed_means", "table7_entries", "table7_errata", "table7_row",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Batch = tuple[Tensor, Tensor]

@@ -7,14 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protail_paper.paper import read_data
-from protail_paper.tables import (
-    AS_ON_WD,
-    AS_PC,
-    AUGMENT_OF_PROTOTYPES,
-    PUBLISHED_DECAY,
-    TWO_SETS,
-    named,
-)
+from protail_paper.tables import TWO_SETS, VARIANTS, named
 from protail_paper.wanted import CIFAR10, CIFAR100, SEEDS, Experiment, Subset
 
 _CIFAR100 = {ratio: replace(CIFAR100, imbalance=float(ratio)) for ratio in ("100", "50", "10")}
@@ -110,26 +103,6 @@ class Comparison:
 CHOSEN_ON_CIFAR10 = "chosen on CIFAR-10-LT"
 # The settings of wd-max were chosen on WD; and not every backbone has seen images as PC has them.
 OTHER_SETTINGS = ": Max as published, PC on crop and flip"
-# What a variant of a recipe sets.
-_VARIANTS: dict[str, Mapping[str, Any]] = {
-    AS_PC: {"classifier.augment": AUGMENT_OF_PROTOTYPES},
-    "beta 0.9999": {"representation.beta": 0.9999},
-    "as published": PUBLISHED_DECAY,
-    "as on WD": AS_ON_WD,
-    "crop and flip": {"classifier.augment": ["crop", "flip"]},
-}
-# What tau-norm and wd-max hold was chosen on CIFAR-100-LT, where what is published is far behind.
-_VARIED_ON_CIFAR10: tuple[tuple[str, str, str | None, str, Mapping[str, Any]], ...] = (
-    ("WD, tau-norm", "tau-norm", None, CHOSEN_ON_CIFAR10, {"classifier.tau": 3.0}),
-    (
-        "WD + WD + Max",
-        "wd-max",
-        "WD + WD + Max",
-        CHOSEN_ON_CIFAR10,
-        {**PUBLISHED_DECAY, "classifier.epochs": 6},
-    ),
-    ("WD + WD + Max", "wd-max", "WD + WD + Max", "as published", PUBLISHED_DECAY),
-)
 _RESNET34 = {f"{phase}.backbone": "resnet34-cifar" for phase in ("pretraining", "representation")}
 # Columns of Table 3: the classifier on a representation, and a variant of it.
 _CLASSIFIERS = {"CE": None, "cRT": "crt", "WD + MaxNorm": "wd-max", "PC (Ours)": "pc-cdt-la"}
@@ -137,13 +110,13 @@ _OTHER_CLASSIFIERS = (
     ("WD + MaxNorm", "wd-max", "as published"),
     ("PC (Ours)", "pc-cdt-la", "crop and flip"),
 )
-_METHODS = read_data("tables.toml")["methods"]
+_DATA = read_data("tables.toml")
 
 
 def _listed(*lists: str) -> Iterator[tuple[str, str, str | None]]:
     """Give label, recipe and the paper's row (or a variant) of the methods of some lists."""
     for name in lists:
-        for row, recipe, *paper in _METHODS[name]:
+        for row, recipe, *paper in _DATA["methods"][name]:
             yield row, recipe, paper[0] if paper else None
 
 
@@ -155,7 +128,7 @@ def _table_4() -> Iterator[Entry]:
         yield Entry(row, "100", recipe, CIFAR100)
     for row, recipe, variant in _listed("varied"):
         assert variant is not None
-        name, changes = f"{row}, {variant}", _VARIANTS[variant]
+        name, changes = f"{row}, {variant}", VARIANTS[variant]
         yield Entry(name, "100", recipe, CIFAR100, overrides=changes, variant=variant)
     for row, recipe, paper in _listed("two_sets"):
         for column in ("100", "50"):
@@ -177,7 +150,7 @@ def _table_3() -> Iterator[Entry]:
     for column, classifier, variant in _OTHER_CLASSIFIERS:
         for row, first, _, changes in representations:
             recipe, name = f"{first}/{classifier}", f"{row}{OTHER_SETTINGS}"
-            both = {**changes, **_VARIANTS[variant]}
+            both = {**changes, **VARIANTS[variant]}
             yield Entry(name, column, recipe, CIFAR100, overrides=both, variant=variant)
 
 
@@ -188,8 +161,8 @@ def _table_9() -> Iterator[Entry]:
     for row, recipe, paper in _listed("on_wd"):
         if recipe != "ce":
             yield Entry(row, "all", recipe, CIFAR10, paper)
-    for row, recipe, paper, variant, changes in _VARIED_ON_CIFAR10:
-        yield Entry(f"{row}, {variant}", "all", recipe, CIFAR10, paper, changes, variant)
+    for each in _DATA["varied_on_cifar10"]:
+        yield Entry(column="all", subset=CIFAR10, **each)
 
 
 COMPARISONS: dict[str, Comparison] = named(

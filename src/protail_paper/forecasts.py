@@ -136,7 +136,7 @@ def _draws(stage: _Table, data: _Table) -> float:
         n_max, n_classes, n_images = large.n_max, large.n_classes, large.n_images
     else:
         n_max, n_classes = SIZES.get(data["dataset"], _SOME_SIZE)
-        ratios = data["imbalance"], data.get("aside_from", 0.0)
+        ratios = data["imbalance"] or 1.0, data.get("aside_from", 0.0)
         n_max, n_images = _learned_from(n_max, n_classes, *ratios)
     images = n_max * n_classes if stage["sampler"] == "class-balanced" else n_images
     return images * float(1 - data.get("held_out", 0.0))

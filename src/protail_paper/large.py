@@ -8,8 +8,8 @@ from typing import Any
 
 from protail.data.images import DataSet
 from protail_paper.comparisons import Comparison, Entry
-from protail_paper.paper import GROUPS
-from protail_paper.tables import PUBLISHED_DECAY, named, settings
+from protail_paper.paper import GROUPS, read_data
+from protail_paper.tables import named, settings
 from protail_paper.wanted import Experiment, Subset
 
 Overrides = Mapping[str, Any]
@@ -39,46 +39,18 @@ LARGE_SETS = {
 }
 
 
-def _published(backbone: str, weight_decay: float, augment: list[str]) -> dict[str, Overrides]:
-    """Say how Decoupling (ICLR 2020) trains, which later methods took for their first stage."""
-    shared = {"batch_size": 512, "lr": 0.2, "weight_decay": weight_decay}
-    plain = {"backbone": backbone, "epochs": 90, **shared, "augment": augment}
-    # Where the recipe has steps for CIFAR.
-    cosine = {"schedule": "cosine", "drops": [], "warm_up_epochs": 0}
-    return {
-        "ce": settings("representation", **plain),
-        "focal": settings("representation", **plain, **cosine),
-        "balanced": settings("classifier", epochs=1, **shared, **cosine, augment=augment),
-        # It has settings for ImageNet-LT only.
-        "disalign": settings("classifier", batch_size=256, augment=augment),
+# What each method sets for a data set, by stage.
+_STAGES = {
+    dataset: {
+        method: {
+            key: value
+            for stage, values in stages.items()
+            for key, value in settings(stage, **values).items()
+        }
+        for method, stages in methods.items()
     }
-
-
-def _papers(backbone: str, batch_size: int) -> dict[str, Overrides]:
-    """Say how Prototype Classifiers (IJCAI 2023) trains; images in files know no Cutout."""
-    augment = ["resized-crop", "flip"]
-    return {
-        "wd": settings("representation", backbone=backbone, batch_size=batch_size, augment=augment),
-        "wd-max": {**settings("classifier", augment=augment), **PUBLISHED_DECAY},
-        "prototypes": settings("classifier", augment=[*augment, "autoaugment-imagenet"]),
-    }
-
-
-def _paco(backbone: str, weight_decay: float, temperature: float) -> Overrides:
-    """Say how PaCo (ICCV 2021) trains; its first view has grey and blurred images in addition."""
-    return settings(
-        "representation",
-        backbone=backbone,
-        lr=0.02,
-        weight_decay=weight_decay,
-        schedule="cosine",
-        drops=[],
-        alpha=0.05,
-        temperature=temperature,
-        queue=8192,
-        projection=128,
-        augment=["resized-crop", "flip", "jitter", "randaugment"],
-    )
+    for dataset, methods in read_data("large.toml").items()
+}
 
 
 def _rows(
@@ -108,22 +80,11 @@ def _rows(
     yield "PC", "pc-cdt-la", "PC (Ours)", prototypes
 
 
-def _entries(dataset: str, *how: Any) -> Iterator[Entry]:
-    for row, recipe, paper, overrides in _rows(*how):
+def _entries(dataset: str, crt_steps: int, lws_steps: int) -> Iterator[Entry]:
+    for row, recipe, paper, overrides in _rows(_STAGES[dataset], crt_steps, lws_steps):
         for group in GROUPS:
             yield Entry(row, group, recipe, Subset(dataset), paper, overrides)
 
-
-_IMAGENET = {
-    **_published("resnext50", 5e-4, ["resized-crop", "flip", "jitter"]),
-    **_papers("resnext50", 64),
-    "paco": _paco("resnext50", 5e-4, 0.07),
-}
-_INATURALIST = {
-    **_published("resnet50", 1e-4, ["resized-crop", "flip"]),
-    **_papers("resnet50", 512),
-    "paco": _paco("resnet50", 1e-4, 0.2),
-}
 
 # As many steps as 10 and 5 passes over the images; epochs of the sampler are longer. cRT's 30
 # passes over iNaturalist18 would be more than an epoch, and two of them do not fit into a GPU: one.
@@ -133,14 +94,14 @@ LARGE: dict[str, Comparison] = named(
             "table5",
             "Other methods on ImageNet-LT",
             5,
-            tuple(_entries("imagenet-lt", _IMAGENET, 2260, 1130)),
+            tuple(_entries("imagenet-lt", 2260, 1130)),
             backbones={"ResNeXt-50": ("resnext50",)},
         ),
         Comparison(
             "table6",
             "Other methods on iNaturalist18",
             6,
-            tuple(_entries("inaturalist18", _INATURALIST, 15_903, 4270)),
+            tuple(_entries("inaturalist18", 15_903, 4270)),
             backbones={"ResNet-50": ("resnet50",)},
         ),
     )

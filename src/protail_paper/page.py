@@ -12,35 +12,12 @@ from protail.data.images import long_tailed_counts
 from protail.experiments import validation_counts
 from protail.utils import counted
 from protail_paper.page_methods import MISSING, MIXED, comparisons_section, header, line, numbers
-from protail_paper.paper import GROUPS, mean_of_groups, paper_table, paper_value, shown_all
+from protail_paper.paper import GROUPS, TEXT, mean_of_groups, paper_table, paper_value, shown_all
 from protail_paper.results import Results, Summary, summarize
 from protail_paper.tables import BACKBONES, QUESTIONS, TABLES, Row, Table, rows_on
 from protail_paper.tuning import CHOICES, ranked_rows, stage_1_of
 from protail_paper.wanted import SIZES
 
-_INTRODUCTION = """\
-# Results
-
-Made by `protail bench write` from the results in this folder; do not edit. CIFAR-100-LT, imbalance
-100. Accuracy in per cent on the test images, mean ± standard deviation over three seeds (above 3
-points the single seeds follow), after the last epoch, one training set for both stages unless a row
-says otherwise. *Mirrored*: logits averaged over an image and its mirror image, as the published
-code does; *plain*: without that. Rows of a backbone share its three trainings and one subset of the
-images: differences between rows are much firmer than ± suggests, and ± does not hold the spread
-over subsets. No setting and no epoch was chosen on test images; which values are tried at all was
-informed by earlier results on them. Every result says the command that makes it.
-"""
-_NOTE = """\
-*All* of the paper: as printed, in brackets the mean of its groups where that is another one.
-*Ours - paper*: our *all*, mirrored, minus the mean of the paper's groups.
-"""
-_FIGURES = {
-    "cost": "Accuracy against the GPU seconds of training: Table 4, imbalance 100",
-    "figure1": "Figure 1: boundaries of softmax and of prototypes, four classes in two channels",
-    "figure2": "Figure 2: norms of softmax weights, centroids and prototypes",
-    "figure3": "Figure 3: separation of prototypes while they learn",
-    "figure4": "Figure 4: accuracy against rate, epochs and tau",
-}
 # Rows of a table of choices that are shown; the results have the others.
 _BEST_SHOWN = 10
 # Classifiers, by the first words of their labels.
@@ -61,7 +38,7 @@ def results_page(results: Results) -> str:
     ('# Results', True)
     """
     folder = results.folder.parent
-    parts = [_INTRODUCTION, f"{_about_results(results)}\n", _NOTE]
+    parts = [TEXT["introduction"], f"{_about_results(results)}\n", TEXT["note"]]
     for backbone in BACKBONES:
         parts += [f"## {backbone}\n", *(_section(t, backbone, results) for t in TABLES.values())]
     parts += filter(None, [comparisons_section(results)])
@@ -311,7 +288,7 @@ def _figure_lines(folder: Path) -> Iterator[str]:
     """Show the figures of a folder of results."""
     for file in sorted((folder / "figures").glob("*.png")):
         number, _, of = file.stem.partition("-")
-        title = _FIGURES.get(number, number) + (f" ({of})" if of else "")
+        title = TEXT["figures"].get(number, number) + (f" ({of})" if of else "")
         yield f"**{title}**\n\n![{title}](figures/{file.name})\n"
 
 

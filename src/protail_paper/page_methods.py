@@ -12,7 +12,7 @@ from protail_paper.comparisons import COMPARISONS, OTHER_SETTINGS, Comparison, E
 from protail_paper.groups import wanted_experiments
 from protail_paper.large import LARGE
 from protail_paper.paired import PairedDifference, group_images, paired_difference
-from protail_paper.paper import GROUPS, paper_table
+from protail_paper.paper import GROUPS, TEXT, paper_table
 from protail_paper.results import Result, Results, summarize
 from protail_paper.tables import BACKBONES, TABLES, TWO_SETS
 from protail_paper.wanted import Experiment
@@ -24,40 +24,7 @@ MIXED = (
 )
 _DASH = "-"
 _TITLE = "## Other methods"
-_NOTE = """\
-*All* of the test images, mirrored. *GFLOPs*: thousands of millions of operations that the features
-of one image take, a multiply-add as two; its mirror image takes as many again. *GPU s*: seconds of
-GPU time of one seed, stage 1 and a classifier: where several were trained together, each its part
-by what its steps take, and an equal one of what all classifiers took; of results that do not know
-theirs none are shown. One and the same training has been charged half as much again, and more,
-beside others: small differences mean nothing. Both are those of the first column that has been run.
-*Images as PC*: the classifier learns from images that are augmented as those of PC, with
-AutoAugment and Cutout; *crop and flip*: without these. *As published*: with the rate and decay of
-its authors, but rows are shortened after every step, theirs once an epoch, and the last epoch
-counts, where they take the best. *Chosen on CIFAR-10-LT*: with what did best on held-out images
-there, not on those of CIFAR-100-LT. *As on WD*: with the settings of `pc-la` there, not those
-chosen for these features. *Two sets of images*: as in the published code stage 1 learns from the
-first images of a class, and stage 2 from others that are drawn. Nothing stands where no run is
-wanted, a dash where there is nothing to tell.
-"""
 _PAIRED_TITLE = "### What PC gains over each classifier on identical features"
-_PAIRED_NOTE = """\
-Learned prototypes minus another classifier, by the names of their recipes (*alone*: stage 1 with
-the head it was trained with; in brackets what is set otherwise), on the very same frozen backbone:
-results of a seed are compared where the hashes of its weights are equal. In points of accuracy on
-the test images, mirrored. In brackets an interval of 95 % over trainings and over test images: half
-its width is the root of the sum of the squares of two half-widths, that of the t interval of the
-seeds' differences (of three seeds: 2 degrees of freedom, 4.30 standard errors), and that of the t
-interval of the images' differences, each its mean over seeds; rather too wide than too narrow. Of
-one seed it is over test images alone, and about that one training. It is about other seeds and
-other test images of the same classes: not about other subsets to train on, nor about other classes.
-The tau of `tau-norm` and the rate and decay of `wd-max` were chosen on WD, CIFAR-100-LT at 100 and
-one set of images, but where it says *chosen on CIFAR-10-LT*: elsewhere others may be better, and
-there they are. Prototypes learn from images with AutoAugment and Cutout, and so does
-`ncm-augmented`; the other classifiers on WD do only where it says *images as PC*. *Ahead* and
-*behind*: the interval excludes 0. Each interval stands for itself: where nothing differs, about one
-in twenty says that something does.
-"""
 _VIEW = "mirrored"
 _WHERE = {"all": "Over all classes", "few": "On *few*"}
 _VERDICTS = {
@@ -109,7 +76,7 @@ def comparisons_section(results: Results) -> str:
     if not shown:
         return ""
     parts = [*(_section(table, results) for table in shown), _paired_section(results)]
-    return "\n".join([_TITLE, "", _NOTE, *filter(None, parts)])
+    return "\n".join([_TITLE, "", TEXT["methods"], *filter(None, parts)])
 
 
 def _all_experiments(table: Comparison) -> list[Experiment]:
@@ -251,7 +218,7 @@ def _paired_section(results: Results) -> str:
     # Where most is compared stands first.
     ranked = sorted(fractions, key=lambda each: len(each[1]), reverse=True)
     parts = [_part(classifiers[0].first, pairs) for classifiers, pairs in ranked if pairs]
-    return "\n".join([_PAIRED_TITLE, "", _PAIRED_NOTE, *parts]) if parts else ""
+    return "\n".join([_PAIRED_TITLE, "", TEXT["paired"], *parts]) if parts else ""
 
 
 def _by_representation() -> list[list[_Classifier]]:

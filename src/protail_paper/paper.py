@@ -186,6 +186,8 @@ def _row(entries: Sequence[Any]) -> PaperRow:
     return PaperRow(entries[0], tuple(None if each == "-" else each for each in entries[1:]))
 
 
+# What the page of results says beside its numbers.
+TEXT: dict[str, Any] = read_data("page.toml")
 PAPER_TABLES = tuple(
     PaperTable(**{**entry, "rows": tuple(map(_row, entry["rows"]))})
     for entry in _read("table", imbalance=None, backbone=None)

@@ -1,4 +1,4 @@
-"""docs/paper.md from its template: every number in it is looked up in the results.
+"""Pages from their templates: every number in them is looked up in the results.
 
 A number in the template is an address in braces, as in ``{{ table1; PC + CDT + LA; all }}``:
 
@@ -9,6 +9,8 @@ A number in the template is an address in braces, as in ``{{ table1; PC + CDT + 
 - ``table4; ROW; GROUP; at COLUMN``: the same of a table of other methods; ``mirrored`` may follow.
 - ``paper1; ROW; COLUMN``: the paper's; ``mean`` is the mean of its groups.
 - ``figures; KEY; KEY...``: an entry of ``results/figures/figures.json``; ``percent`` may follow.
+- ``frozen; HEAD; SETS; SCORE``: a mean over sets of the leaderboard, as `Board.of` names them.
+- ``frozen ranks``, ``frozen sets``: its tables.
 - two of them with ``minus`` between (a difference, over the seeds that both have), ``above`` (in
   how many seeds the first is above the second), or ``low over`` and ``high over`` (the ends of the
   interval of their difference, where both are on the same backbones).
@@ -25,6 +27,7 @@ from statistics import mean
 from typing import Any
 
 from protail_paper.comparisons import COMPARISONS
+from protail_paper.frozen import FOLDER, Board
 from protail_paper.paired import group_images, paired_difference
 from protail_paper.paper import mean_of_groups, paper_table
 from protail_paper.results import Result, Results
@@ -53,9 +56,12 @@ class Numbers:
     def __init__(self, results: Results) -> None:
         self._results = results
         self._figures = results.folder.parent / "figures" / "figures.json"
+        self._board = Board(results.folder.parent / FOLDER)
 
     def written(self, address: str, style: str | None = None) -> str:
-        """Write the number at an address."""
+        """Write the number, or the table, at an address."""
+        if address in ("frozen ranks", "frozen sets"):
+            return self._board.rank_table() if "ranks" in address else self._board.set_table()
         value = self.at(address)
         # No zero has a sign of its own.
         return NOT_RUN if value is None else f"{value + 0.0:{style or _usual_style(address)}}"
@@ -76,7 +82,7 @@ class Numbers:
                 if column == "mean"
                 else paper_table(table).row(row)[column]
             )
-        found = self._found(address)
+        found = [] if name == "frozen" else self._found(address)
         if keys[1] in ("seeds", "diverged"):
             return sum(keys[1] == "seeds" or result.diverged for result in found)
         of_seeds = self._by_seed(address)
@@ -112,7 +118,9 @@ class Numbers:
         found = paired_difference(seconds, firsts, view=view, images=images)
         return 100 * found.low, 100 * found.high
 
-    def _by_seed(self, address: str) -> dict[int, float]:
+    def _by_seed(self, address: str) -> dict[Any, float]:
+        if address.startswith("frozen"):
+            return self._board.of(*address.split("; ")[1:])
         column, view = address.split("; ")[2], _view(address)
         found = {}
         for result in self._found(address):

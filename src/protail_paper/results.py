@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from protail.recipes import Recipe
-from protail.utils import new_file
+from protail.utils import new_file, regular
 from protail_paper.paper import GROUPS
 from protail_paper.wanted import Experiment, Subset, experiment_key
 
@@ -246,8 +246,8 @@ def _began(result: Result) -> str:
 def read_result(file: Path) -> dict[str, Any]:
     """Read the file of a result and check that it is one."""
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        record = json.loads(regular(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise _no_result(file, f"it cannot be read ({error})") from error
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
@@ -256,7 +256,8 @@ def read_result(file: Path) -> dict[str, Any]:
         raise _no_result(file, f"its version is {record.get('version')!r}; expected {_VERSION}")
     if record.get("diverged") is True:
         return record
-    for view, scores in record.get("scores", {"plain": None}).items():
+    views = record.get("scores", {"plain": None})
+    for view, scores in views.items() if isinstance(views, dict) else [("", None)]:
         if view not in VIEWS or not isinstance(scores, dict) or not _are_accuracies(scores):
             raise _no_result(file, f"its {view!r} scores are no accuracies from 0 to 1")
     return record
@@ -271,7 +272,7 @@ def _key_of(record: Mapping[str, Any], file: Path) -> str:
     try:
         recipe = _read_once(json.dumps(record["recipe"]))
         return experiment_key(recipe, Subset(**record["data"]), record["seed"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise _no_result(file, f"its recipe, data or seed cannot be read ({error})") from error
 
 

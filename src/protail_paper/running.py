@@ -110,7 +110,10 @@ def run_missing(
     def expected(group: Group) -> float | None:
         return expected_seconds(group, results, work.gpus)
 
-    pool = Pool(missing_groups(wanted, results, known), expected, budget)
+    wanted = list(wanted)
+    groups = missing_groups(wanted, results, known)
+    work.tidy({group.file for group in missing_groups(wanted, ())} - {g.file for g in groups})
+    pool = Pool(groups, expected, budget)
     n_slots = min(at_once, len(pool.waiting))
     streams = make_streams(options.device, n_slots)
     with ExitStack() as stack:  # whatever ends this, the runs of trainings are closed
@@ -135,10 +138,17 @@ class _Work:
         self._results, self._load = results, load
         self._options = replace(options, resume=True, overwrite=False)
         self._weights, self._say = weights, say
+        self._runs = results.folder.parent / "runs" / results.folder.name
         self._about = describe_surroundings()
         self.gpus: list[str] = self._about["gpus"] if options.device.type == "cuda" else []
         self._about["gpus"] = self.gpus
         self.errors: list[Exception] = []
+
+    def tidy(self, finished: set[str]) -> None:
+        """Remove the runs of groups whose results are there: they were killed at their very end."""
+        for run in self._runs.glob("*"):
+            if f"{run.name.rpartition('-')[0]}.safetensors" in finished:
+                _remove(run)
 
     def slot(self, pool: Pool) -> Steps[int]:
         """Train one group after the other, and evaluate each; count the results that came of it."""
@@ -216,41 +226,46 @@ class _Work:
                 f"{first.subset.folder} has {len(data.train):,} training images here; expected "
                 "those that its name says. Mark experiments on other images with mark_miniatures."
             )
-        runs = self._results.folder.parent / "runs" / self._results.folder.name
-        job = Job(replace(first.recipe, classifier=None), data, first.seed, runs)
+        job = Job(replace(first.recipe, classifier=None), data, first.seed, self._runs)
         # Another one where anything differs, so that what is there can always be gone on with.
         name = hashlib.sha256(json.dumps(job.resolved, sort_keys=True).encode()).hexdigest()[:10]
-        return replace(job, folder=runs / f"{Path(group.file).stem}-{name}")
+        return replace(job, folder=self._runs / f"{Path(group.file).stem}-{name}")
 
     def _evaluate(self, begun: Begun, pipeline: Pipeline) -> int:
         """Evaluate stage 1, learn the classifiers of a group and evaluate them."""
         group, (head, frozen) = begun.group, pipeline.representation
         assert isinstance(frozen, FrozenFeatures)
-        shared = {"backbone": weights_hash(frozen.backbone)[:16], "about": self._about}
+        backbone = weights_hash(frozen.backbone)[:16]
+        shared = {"backbone": backbone, "about": self._about}
+        # One that was stopped while it was evaluated goes on with what is missing.
+        missing = [each for each in group.experiments if not self._is_of(each, backbone)]
         if self._weights is not None:
             save_weights(frozen.backbone.state_dict(), self._weights / group.file)
         took = {"representation": round(begun.seconds, 2)}
         if begun.step is not None:
             took |= {"step": round(begun.step, 6), "guessed": round(begun.guessed, 2)}
-        classifiers = {
-            experiment.key: experiment.recipe.classifier for experiment in group.experiments
-        }
+        classifiers = {experiment.key: experiment.recipe.classifier for experiment in missing}
         wanted = {key: one for key, one in classifiers.items() if one is not None}
-        for experiment in group.experiments:
+        for experiment in missing:
             if experiment.key not in wanted:
                 self._keep(experiment, {**score_head(head, frozen), "seconds": took, **shared})
         began = time.monotonic()
         learned = pipeline.learn(wanted, skip_diverged=True)
         if wanted:
             took = {**took, "classifier": round((time.monotonic() - began) / len(wanted), 3)}
-        for experiment in group.experiments:
+        for experiment in missing:
             if experiment.key in learned:
                 evaluated = score_head(*learned[experiment.key])
                 self._keep(experiment, {**evaluated, "seconds": took, **shared})
             elif experiment.key in wanted:
                 self._say(f"diverged  {experiment.command}")
                 self._results.add(experiment, {"diverged": True, "seconds": took, **shared})
-        return len(group.experiments)
+        return len(missing)
+
+    def _is_of(self, experiment: Experiment, backbone: str) -> bool:
+        """Say whether the result of an experiment is there, and of this trained backbone."""
+        there = self._results.get(experiment)
+        return there is not None and there.record.get("backbone") == backbone
 
     def _keep(self, experiment: Experiment, outcome: Mapping[str, Any]) -> None:
         self._results.add(experiment, outcome)

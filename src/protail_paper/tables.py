@@ -14,21 +14,13 @@ from protail_paper.wanted import CIFAR100, SEEDS, Experiment, Subset
 
 # Stage 1 of the paper's tables, and the smaller network that its text names.
 BACKBONES = {"ResNet-34": "wd", "ResNet-32": "wd-resnet32"}
-# What the paper does to the images that prototypes learn from, and what we call that elsewhere.
+# What we call the images that prototypes learn from, as the paper augments them, elsewhere.
 AS_PC = "images as PC"
-AUGMENT_OF_PROTOTYPES = ["crop", "flip", "autoaugment", "cutout"]
 # What we call the images of selection "author".
 TWO_SETS = "two sets of images"
-# The rate and decay of Weight Balancing's authors; those of wd-max were chosen again.
-PUBLISHED_DECAY: dict[str, Any] = {"classifier.lr": 0.01, "classifier.weight_decay": 0.1}
-# What pc-la sets, for recipes on other features, which hold what was chosen there.
-AS_ON_WD: dict[str, Any] = {
-    "classifier.distance": "euclidean",
-    "classifier.normalize": "none",
-    "classifier.tau": 0.25,
-    "classifier.lr": 4.0,
-    "classifier.augment": AUGMENT_OF_PROTOTYPES,
-}
+_DATA = read_data("tables.toml")
+# What a variant of a recipe sets.
+VARIANTS: dict[str, dict[str, Any]] = _DATA["variants"]
 
 
 @dataclass(frozen=True)
@@ -178,7 +170,6 @@ def _rows(entry: Mapping[str, Any]) -> Iterator[Row]:
             yield replace(row, overrides=changes, **shared, **selection)
 
 
-_DATA = read_data("tables.toml")
 QUESTIONS = tuple(
     Question(each["name"], each["text"], tuple(_rows(each)), each.get("axis"))
     for each in _DATA["question"]

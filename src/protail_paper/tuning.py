@@ -18,12 +18,11 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
+from protail_paper.paper import read_data
 from protail_paper.results import Results, Summary
 from protail_paper.tables import (
-    AS_ON_WD,
     AS_PC,
-    AUGMENT_OF_PROTOTYPES,
-    PUBLISHED_DECAY,
+    VARIANTS,
     Row,
     Table,
     grid,
@@ -35,75 +34,22 @@ from protail_paper.wanted import CIFAR10
 Changes = Mapping[str, Any]
 
 
-def _stage_1(start: Changes | None = None, **changes: Any) -> dict[str, Any]:
-    return {**(start or {}), **settings("representation", **changes)}
+def _stages(name: str) -> dict[str, Changes]:
+    """Read stages 1 that are tried, each with what the one that it starts from has."""
+    found: dict[str, Changes] = {}
+    for stage, changes in _DATA[name].items():
+        start = {**_STARTS, **found}[changes["start"]] if "start" in changes else {}
+        own = {key: value for key, value in changes.items() if key != "start"}
+        found[stage] = {**start, **settings("representation", **own)}
+    return found
 
 
-_COSINE = _stage_1(head="cosine", scale=16.0)
-STAGE_1: dict[str, Changes] = {
-    "linear": {},
-    "linear, 320 epochs": _stage_1(epochs=320),
-    "linear, smoothed labels": _stage_1(label_smoothing=0.1),
-    "cosine": _COSINE,
-    "cosine, decay 3e-3": _stage_1(_COSINE, weight_decay=3e-3),
-}
+_DATA = read_data("stages.toml")
+_STARTS: dict[str, Changes] = {}
+_STARTS = _stages("starts")
+STAGE_1 = _stages("tuning")
 # The others were more than 2 points behind on the first split, each with its best stage 2.
 STAGE_1_LEFT = {name: STAGE_1[name] for name in ("linear", "linear, 320 epochs")}
-
-_BASE = _stage_1(
-    augment=AUGMENT_OF_PROTOTYPES,
-    head="cosine",
-    scale=16.0,
-    mixup=1.0,
-    cutmix=1.0,
-    batch_size=128,
-    lr=0.1,
-    weight_decay=1e-3,
-    epochs=100,
-)
-_CONSISTENT = _stage_1(
-    _BASE, method="mixture-consistency", second_view=AUGMENT_OF_PROTOTYPES, batch_size=64
-)
-# The second to the fourth have twice the epochs, passes or views of the base.
-_STRONG: dict[str, Changes] = {
-    "base": _BASE,
-    "200 epochs": _stage_1(_BASE, epochs=200),
-    "sharpness-aware": _stage_1(_BASE, sam=0.1),
-    "consistent mixtures": _CONSISTENT,
-    "decay 2e-3": _stage_1(_BASE, weight_decay=2e-3),
-    "logit-adjusted loss": _stage_1(_BASE, loss="logit-adjusted", tau=1.0),
-    "decay 5e-4": _stage_1(_BASE, weight_decay=5e-4),
-    "cutmix alone": _stage_1(_BASE, mixup=0.0),
-    "scale 32": _stage_1(_BASE, scale=32.0),
-}
-# The best of them, changed in one thing at a time.
-_CONSISTENT_STAGES: dict[str, Changes] = {
-    "200 epochs": _stage_1(_CONSISTENT, epochs=200),
-    "scale 8": _stage_1(_CONSISTENT, scale=8.0),
-    "rate 0.05": _stage_1(_CONSISTENT, lr=0.05),
-    "weight 10": _stage_1(_CONSISTENT, weight=10.0),
-}
-# An average needs weights that still move: the rate ends at a fifth, not at nothing.
-_AVERAGED: dict[str, Any] = {"schedule": "steps", "drops": [[0.6, 0.2]], "ema": 0.9995}
-# None of these was clearly ahead of it. Here it is again, beside what it is compared with.
-_PARTNERS: dict[str, Changes] = {
-    "consistent mixtures": _CONSISTENT,
-    "class-balanced partners": _stage_1(_CONSISTENT, partners="class-balanced"),
-    "square-root partners": _stage_1(_CONSISTENT, partners="square-root"),
-    "averaged weights": _stage_1(_CONSISTENT, **_AVERAGED),
-    "class-balanced partners, averaged weights": _stage_1(
-        _CONSISTENT, partners="class-balanced", **_AVERAGED
-    ),
-    "square-root sampler": _stage_1(_CONSISTENT, sampler="square-root"),
-}
-# Nor was any of these. Consistent mixtures as the teacher of another network, recipe
-# mixture-distillation.
-_TAUGHT: dict[str, Changes] = {
-    "taught": _stage_1(taught=0.5, epochs=100),
-    "taught, as if classes were equal": _stage_1(taught=0.5, epochs=100, tau=1.0),
-    "taught, 160 epochs": _stage_1(taught=0.5, epochs=160),
-    "taught to four fifths": _stage_1(taught=0.8, epochs=100),
-}
 
 
 def _prototypes(
@@ -168,7 +114,7 @@ def _decays(
     At those of its authors it ends where decay has all but removed the weights, whatever they
     began as. The others, decays by rate, are for balances further up.
     """
-    tried = [PUBLISHED_DECAY | {"classifier.epochs": n} for n in (3, 4, 5, 6, 7, 10)]
+    tried = [VARIANTS["as published"] | {"classifier.epochs": n} for n in (3, 4, 5, 6, 7, 10)]
     tried += [
         settings("classifier", lr=rate, weight_decay=decay, epochs=10)
         for rate, each in decays.items()
@@ -185,9 +131,10 @@ def _decays(
     )
 
 
-_CROP_AND_FLIP = {"crop and flip": ["crop", "flip"]}
+_IMAGES = {name: VARIANTS[name]["classifier.augment"] for name in ("crop and flip", AS_PC)}
+_CROP_AND_FLIP = {"crop and flip": _IMAGES["crop and flip"]}
 _DECAYS = _decays(
-    _CROP_AND_FLIP | {AS_PC: AUGMENT_OF_PROTOTYPES},
+    _IMAGES,
     {0.1: (0.01, 5e-3, 3e-3, 2e-3, 1e-3), 1.0: (5e-3, 3e-3, 2e-3, 1e-3, 5e-4)},
 )
 # The loss is divided by images times classes: with a tenth of them it pulls ten times as hard.
@@ -199,9 +146,13 @@ _DECAYS_CIFAR10 = _decays(
 def _combined(recipe: str) -> tuple[Row, ...]:
     """Try prototypes on the features of another method, whose scale is another."""
     tried = _prototypes((1.0, 4.0, 16.0))
-    images = {AS_PC: AUGMENT_OF_PROTOTYPES} | _CROP_AND_FLIP
+    images = {name: _IMAGES[name] for name in (AS_PC, "crop and flip")}
     return tuple(
-        Row(f"{name} / {label}", recipe, {**AS_ON_WD, **changes, "classifier.augment": augment})
+        Row(
+            f"{name} / {label}",
+            recipe,
+            {**VARIANTS["as on WD"], **changes, "classifier.augment": augment},
+        )
         for (name, augment), (label, changes) in product(images.items(), tried.items())
         if "classifier.augment" not in changes
     )
@@ -229,74 +180,33 @@ def stage_1_of(row: Row) -> str:
 
 
 def _held_out(
-    name: str, title: str, rows: tuple[Row, ...], seeds: tuple[int, ...] = (0,), **options: Any
+    name: str, rows: tuple[Row, ...], seeds: tuple[int, ...] = (0,), **options: Any
 ) -> Table:
     on = {"backbones": {"ResNet-34": "wd"}, **options}
-    return Table(name, title, rows, seeds=seeds, held_out=0.2, **on)
+    return Table(name, _DATA["titles"][name], rows, seeds=seeds, held_out=0.2, **on)
 
 
-def _aside(
-    name: str, title: str, first: Mapping[str, Changes], second: Iterable[Row], on: str = "wd"
-) -> Table:
+def _aside(name: str, first: Mapping[str, Changes], second: Iterable[Row], on: str = "wd") -> Table:
     """Make a table of stages 1 that differ by less than a fifth of the subset can tell."""
-    rows, backbones = crossed(first, second), {"ResNet-34": on}
-    return Table(name, title, rows, seeds=(0,), backbones=backbones, aside_from=10)
+    rows, on_it = crossed(first, second), {"ResNet-34": on}
+    title = _DATA["titles"][name]
+    return Table(name, title, rows, seeds=(0,), backbones=on_it, aside_from=10)
 
 
-_BY_TAU = "Which tau normalised weights do best with"
-_BY_DECAY = "Which decay weights under a limit do best with"
-_ON_CIFAR10 = " on CIFAR-10-LT"
 CHOICES: dict[str, Table] = named(
     (
-        _held_out(
-            "tuning-stage-1",
-            "Which stage 1 the prototype classifier does best on",
-            crossed(STAGE_1, STAGE_2),
-        ),
-        _held_out(
-            "tuning-stage-2",
-            "Which setting of the prototype classifier does best",
-            crossed(STAGE_1_LEFT, STAGE_2),
-            (0, 1),
-        ),
-        _held_out("tuning-tau", _BY_TAU, TAUS, (0, 1)),
-        _held_out("tuning-max", _BY_DECAY, _DECAYS, (0, 1)),
-        _held_out("tuning-tau-cifar10", _BY_TAU + _ON_CIFAR10, TAUS, subset=CIFAR10),
-        _held_out("tuning-max-cifar10", _BY_DECAY + _ON_CIFAR10, _DECAYS_CIFAR10, subset=CIFAR10),
-        *(
-            _held_out(
-                f"tuning-{first}",
-                f"Which prototypes do best on {what}",
-                _combined(f"{first}-pc"),
-                backbones={"ResNet-32": first},
-            )
-            for first, what in (("ride", "the experts of RIDE"), ("paco", "the features of PaCo"))
-        ),
-        _aside(
-            "strong-stage-1",
-            "Which stronger stage 1 prototypes do best on",
-            _STRONG,
-            _STRONG_STAGE_2,
-        ),
-        _aside(
-            "strong-consistent",
-            "Which consistent mixtures prototypes do best on",
-            _CONSISTENT_STAGES,
-            _CONSISTENT_STAGE_2,
-        ),
-        _aside(
-            "strong-partners",
-            "What else helps prototypes on consistent mixtures",
-            _PARTNERS,
-            _PARTNERS_STAGE_2,
-        ),
-        _aside(
-            "strong-taught",
-            "Whether a teacher helps prototypes on consistent mixtures",
-            _TAUGHT,
-            _PARTNERS_STAGE_2,
-            on="mixture-distillation",
-        ),
+        _held_out("tuning-stage-1", crossed(STAGE_1, STAGE_2)),
+        _held_out("tuning-stage-2", crossed(STAGE_1_LEFT, STAGE_2), (0, 1)),
+        _held_out("tuning-tau", TAUS, (0, 1)),
+        _held_out("tuning-max", _DECAYS, (0, 1)),
+        _held_out("tuning-tau-cifar10", TAUS, subset=CIFAR10),
+        _held_out("tuning-max-cifar10", _DECAYS_CIFAR10, subset=CIFAR10),
+        _held_out("tuning-ride", _combined("ride-pc"), backbones={"ResNet-32": "ride"}),
+        _held_out("tuning-paco", _combined("paco-pc"), backbones={"ResNet-32": "paco"}),
+        _aside("strong-stage-1", _stages("strong"), _STRONG_STAGE_2),
+        _aside("strong-consistent", _stages("consistent"), _CONSISTENT_STAGE_2),
+        _aside("strong-partners", _stages("partners"), _PARTNERS_STAGE_2),
+        _aside("strong-taught", _stages("taught"), _PARTNERS_STAGE_2, on="mixture-distillation"),
     )
 )
 

@@ -7,7 +7,7 @@ import pytest
 from protail.recipes import load_recipe
 from protail_paper.comparisons import CHOSEN_ON_CIFAR10, COMPARISONS
 from protail_paper.results import Results
-from protail_paper.tables import AS_ON_WD
+from protail_paper.tables import VARIANTS
 from protail_paper.tuning import CHOICES, ranked_rows
 
 RESULTS = Path(__file__).parents[2] / "results/cells"
@@ -61,4 +61,4 @@ def test_the_strongest_prototypes_are_the_best_that_were_tried_aside():
 
 def test_as_on_wd_is_what_prototypes_have_there():
     recipe = load_recipe("pc-la")
-    assert recipe.with_overrides(AS_ON_WD) == recipe
+    assert recipe.with_overrides(VARIANTS["as on WD"]) == recipe

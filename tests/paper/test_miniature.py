@@ -66,7 +66,7 @@ def test_no_result_of_the_paper_comes_of_other_images(imagenet, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_steps_on_files_are_not_recorded(imagenet, tmp_path, monkeypatch):
+def test_steps_on_files_are_captured(imagenet, tmp_path, monkeypatch):
     seen = []
 
     def stop(*given, captured, **how):
@@ -80,7 +80,7 @@ def test_steps_on_files_are_not_recorded(imagenet, tmp_path, monkeypatch):
     results = Results(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run_missing([Experiment("wd", subset, 0)], results, lambda subset: data, options)
-    assert seen == [False]
+    assert seen == [True]
 
 
 def test_data_is_found_by_the_folder_of_one_or_of_all(imagenet, monkeypatch):

@@ -1,6 +1,7 @@
 """Results are really run: a small network on small images."""
 
 import gc
+import json
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
@@ -351,13 +352,37 @@ def test_groups_are_called_by_what_trains_them(tmp_path):
 
 
 def test_a_new_row_runs_all_that_stands_on_its_representation_again(made, data, tmp_path):
-    results, old = made[0], Results(tmp_path)
-    old.take(results)
-    new = Experiment("pc", SUBSET, 0, SMALL | HEAD)
+    Results(tmp_path).take(made[0])
+    for file in tmp_path.rglob("*.json"):  # as another machine's would be
+        text = file.read_text()
+        file.write_text(text.replace(json.loads(text)["backbone"], "0" * 16))
+    new, old = Experiment("pc", SUBSET, 0, SMALL | HEAD), Results(tmp_path)
     assert run_missing([new], old, lambda subset: data, CPU, known=wanted([0, 1])) == 4
     backbones = {old.get(experiment).record["backbone"] for experiment in [new, *wanted()]}
     assert len(backbones) == 1
     assert len(Results(tmp_path)) == 4
+
+
+def test_results_of_the_very_same_representation_stay(made, data, tmp_path):
+    """Killed while it was evaluated, a training goes on with what is missing."""
+    Results(tmp_path).take(made[0])
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json")}
+    last, *_ = before
+    last.unlink()
+    assert run_missing(wanted(), Results(tmp_path), lambda subset: data, CPU) == 1
+    after = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json")}
+    assert {file for file in before if after[file] != before[file]} == {last}
+
+
+def test_a_run_that_was_killed_when_its_results_were_there_is_removed(made, data, tmp_path):
+    results = Results(tmp_path / "cells")
+    results.take(made[0])
+    done, other = missing_groups(wanted([0, 1]), ())
+    runs = tmp_path / "runs" / "cells"
+    for group in (done, other):
+        (runs / f"{group.file.removesuffix('.safetensors')}-0123456789").mkdir(parents=True)
+    assert run_missing(wanted(), results, lambda subset: data, CPU) == 0
+    assert [run.name for run in runs.iterdir()] == [f"{other.file[:-12]}-0123456789"]
 
 
 def test_backbones_are_kept(data, tmp_path):

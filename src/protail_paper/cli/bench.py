@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from protail_paper.wanted import Experiment, Subset
 
 # What a shell offers: written down here, for pressing a key must not take long.
-TABLE_NAMES = (
-    *("table1", "table2", "table8", "questions", "table3", "table4", "table9"),
-    *("table5", "table6"),
-)
+TABLE_NAMES = ["table1", "table2", "table8", "questions", "table3", "table4", "table9"]
+TABLE_NAMES += ["table5", "table6"]
+_OTHERS = ("status", "write", "figures", "errata", "take", "frozen")
 BACKBONES = ("ResNet-34", "ResNet-32", "ResNeXt-50", "ResNet-50")
 What = Annotated[
     list[str],
@@ -36,10 +35,10 @@ What = Annotated[
         metavar="TABLE...",
         help="Tables to run, most wanted first (table1 table2 table8 questions table3 table4 "
         "table9, or all of these; table5 table6, on images that you bring; tuning-... and "
-        "strong-..., as status names them, on images held back); or status, write (the "
-        "pages), figures, errata [DATASET], take FOLDER (of results).",
+        "strong-..., as status names them, on images held back); or status, write (pages), "
+        "figures, errata [DATASET], take FOLDER (of results), frozen FOLDER (of features).",
         show_default=False,
-        autocompletion=opt.one_of(*TABLE_NAMES, "status", "write", "figures", "errata", "take"),
+        autocompletion=opt.one_of(*TABLE_NAMES, *_OTHERS),
     ),
 ]
 Folder = Annotated[
@@ -118,6 +117,8 @@ def bench(
         _figures(voice, results, folder / "figures", features)
     elif first == "errata":
         _errata(voice, others, data_root, lists)
+    elif first == "frozen":
+        _frozen(voice, others, folder, only, opt.read_seconds(budget))
     elif first == "status":
         _status(voice, results, others, backbone, only)
     else:
@@ -266,6 +267,24 @@ def _every_table() -> list[str]:
     return [*_tables(["all"]), *CHOICES]
 
 
+def _frozen(
+    voice: Voice, names: list[str], folder: Path, only: list[str] | None, budget: float | None
+) -> None:
+    """Run the heads of the leaderboard that are missing, on the files of folders of features."""
+    from protail_paper.frozen import FOLDER, Board, run_board
+
+    if not names or not all(Path(name).is_dir() for name in names):
+        raise ValueError(
+            f"frozen was given {', '.join(names) or 'nothing'}; expected folders of features "
+            "(.npz with x and y), as in: frozen FEATURES."
+        )
+    files = sorted(file for name in names for file in Path(name).glob("*.npz"))
+    n = run_board(files, folder / FOLDER, only=only or (), budget=budget, say=voice.say)
+    missing = Board(folder / FOLDER).missing
+    voice.say(f"{counted(n, 'result was', 'results were')} run; {len(missing)} are missing.")
+    voice.finish({"run": n, "missing": missing})
+
+
 def _options(device: str, compiled: bool) -> Any:
     from protail.experiments import Options, find_device
 
@@ -315,10 +334,12 @@ def _status(
     only: list[str] | None,
 ) -> None:
     from protail_paper.forecasts import expected_seconds
+    from protail_paper.frozen import FOLDER, Board
     from protail_paper.groups import missing_groups
     from protail_paper.large import LARGE
 
     apart = [] if names or only else list(LARGE)
+    board = [] if names or only else Board(results.folder.parent / FOLDER).missing
     names = names or _every_table()
     wanted = _wanted(names, backbones, only)
     groups = missing_groups(wanted, results)
@@ -338,10 +359,13 @@ def _status(
         lengths = [f"{took} {in_words(seconds)}"] if unknown < len(known) else []
         lengths += [f"of {unknown} no result tells the time"] if unknown else []
         voice.say(f"Left to train: {counted(len(groups), 'representation')}; {', '.join(lengths)}.")
+    if board:
+        voice.say(f"Of the leaderboard {counted(len(board), 'is', 'are')} missing: {board[0]} ...")
     voice.finish(
         {
             "cells": len(wanted),
             "missing": missing,
+            "frozen": board,
             "trainings": [group.name for group in groups],
             "seconds": seconds,
         }
@@ -365,14 +389,18 @@ def _status_table(results: Results, names: list[str], backbones: list[str] | Non
 
 
 def _write(voice: Voice, results: Results, place: Path) -> None:
-    """Write the page of results, and beside the folder of results the docs' page on the paper."""
+    """Write the page of results, and beside the folder of results those that have templates."""
     from protail.utils import new_file
+    from protail_paper.figures import write_picture
+    from protail_paper.frozen import FOLDER, Board
     from protail_paper.page import results_page
     from protail_paper.paper_page import fill
 
-    pages = {place: results_page(results)}
-    template = place.parent.parent / "docs" / "paper.md.template"
-    if template.is_file():
+    pages, docs = {place: results_page(results)}, place.parent.parent / "docs"
+    if (docs / "leaderboard.md.template").is_file():
+        picture = Board(results.folder.parent / FOLDER).picture()
+        write_picture(docs / "images" / "leaderboard.png", picture, overwrite=True)
+    for template in docs.glob("*.md.template"):
         pages[template.with_suffix("")] = fill(template.read_text(encoding="utf-8"), results)
     for page, text in pages.items():
         with new_file(page, overwrite=True) as temporary:
