@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -26,7 +31,9 @@ from reference.documents import (
     same_output,
     write_own_files,
 )
+from reference.patience import PATIENCE
 
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 DOCS = ROOT / "docs"
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 _WHOLE_MODULE = re.compile(r"^::: (\S+)$(?!\n +options)", re.MULTILINE)  # options choose a part
@@ -305,3 +312,52 @@ def test_what_an_extra_brings_is_used(extra):
 def test_the_weights_that_an_extra_brings_are_known():
     packages = {package for package, _ in LITE_PACKAGES.values()}
     assert {requirement.partition("==")[0] for requirement in _extras()["offline"]} <= packages
+
+
+@pytest.fixture(scope="module")
+def served(site):
+    """Serve the site to this machine."""
+    handler = partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Answers without telling the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        """Keep silent."""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+def test_the_tutorial_on_photos_in_a_browser(served):
+    """On a desk and on a phone, light and dark: nothing wrong, nothing fetched, all in sight."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    faults = []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for (width, height), scheme in product([(1280, 900), (390, 844)], ["light", "dark"]):
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )
+            page.set_default_timeout(1000 * PATIENCE)
+            page.on("console", lambda message: faults.append(message.text))
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on(
+                "request",
+                lambda asked: asked.url.startswith((served, "data:")) or faults.append(asked.url),
+            )
+            page.goto(f"{served}/tutorial-photos/", wait_until="networkidle")
+            assert page.locator("article h2").count() >= 8
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            for picture in page.locator("article img").all():
+                picture.scroll_into_view_if_needed()
+                assert picture.evaluate("each => each.decode().then(() => each.naturalWidth)") > 0
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            lightness = max(map(float, re.findall(r"[\d.]+", paper)[:3]))
+            assert (lightness > 200) == (scheme == "light"), paper
+            page.close()
+        browser.close()
+    assert faults == []

@@ -179,6 +179,9 @@ def test_bad_arguments(network, photos, tmp_path):
     with pytest.raises(ValueError, match="k=0"):
         network.top_k(photos / "test", 0)
     rows = Network(PrototypeHead(3, 2), NAMES)
+    assert rows.novelty_score(np.ones((4, 2))).shape == (4,)
+    with pytest.raises(ValueError, match="LinearHead, which knows no distances"):
+        Network(make_head("linear", 3, 2), NAMES).novelty_score(np.ones((4, 2)))
     with pytest.raises(ValueError, match="expected feature rows of 2 numbers"):
         rows.predict(np.zeros((2, 5)))
     with pytest.raises(ValueError, match="not made by name"):

@@ -6,7 +6,7 @@ of a network. Every one is an ordinary scikit-learn estimator.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,17 +15,11 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer
-from sklearn.utils.extmath import softmax
 
 __all__ = [
-    "LogitAdjustedRegression",
-    "balanced_logistic_regression",
-    "balanced_ridge",
-    "k_nearest_neighbours",
-    "logit_adjusted_regression",
-    "nearest_class_mean",
-    "shrinkage_lda",
-]
+    "LogitAdjustedRegression", "balanced_logistic_regression", "balanced_ridge",
+    "k_nearest_neighbours", "logit_adjusted_regression", "nearest_class_mean", "shrinkage_lda",
+]  # fmt: skip
 
 
 class LogitAdjustedRegression(LogisticRegression):  # type: ignore[misc]
@@ -97,40 +91,6 @@ class LogitAdjustedRegression(LogisticRegression):  # type: ignore[misc]
         scores: NDArray[np.float64] = super().decision_function(X)
         offset = self.tau * np.log(np.maximum(self.class_counts_, 1e-12))
         return scores - (offset if scores.ndim == 2 else offset[1] - offset[0])
-
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Give the softmax of the adjusted logits.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Feature rows.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Rows that sum to 1.
-        """
-        scores = self.decision_function(X)
-        logits = scores if scores.ndim == 2 else np.column_stack([np.zeros_like(scores), scores])
-        probabilities: NDArray[np.float64] = softmax(logits)
-        return probabilities
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Give the class of the largest adjusted logit.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Feature rows.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            Class labels.
-        """
-        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
-        return labels
 
 
 def logit_adjusted_regression(C: float = 100.0, tau: float = 1.0) -> Pipeline:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from protail._files import new_folder, read_folder
-from protail._messages import counted
+from protail._messages import counted, why
 from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec, make_loader_transform
 from protail.data.images import IMAGE_SUFFIXES, DataSetError, read_image
 from protail.estimator import (
@@ -33,7 +33,8 @@ from protail.estimator import (
     restore_classifier,
 )
 from protail.evaluation import Evaluation
-from protail.experiments import CLASSIFIER_BACKBONE, Run, is_run
+from protail.experiments import CLASSIFIER_BACKBONE, Run, RunError, is_run
+from protail.experiments.checkpoint import CheckpointError
 from protail.models.backbones import make_backbone
 from protail.models.heads import make_head
 from protail.models.storage import (
@@ -65,6 +66,8 @@ _KEYS = ("classes", "backbone", "inputs", "head", "classifier", "temperature", "
 _INPUT_KEYS = ("size", "mean", "std", "crop", "interpolation", "squash")
 _INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "lanczos", "box", "hamming")
 _BATCH = 64
+# What the files of a run raise where they are damaged or do not belong together.
+_MISFITS = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError)
 _NO_BACKBONE = (
     "this network has no backbone, so it takes feature rows and makes none; expected one with a "
     "backbone. Load a network that was trained on photos."
@@ -214,6 +217,43 @@ class Network:
             raise ValueError(f"k={k!r} is not valid; expected a whole number of at least 1.")
         found = torch.softmax(self._logits(X), 1).topk(min(int(k), len(self.classes_)), dim=1)
         return self.classes_[found.indices.cpu().numpy()], found.values.cpu().numpy()
+
+    def novelty_score(self, X: Any) -> Array:
+        """Say how little each photo or row looks like any class.
+
+        Parameters
+        ----------
+        X : path, image, sequence of these, or array of rows
+            As for `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Larger for what belongs to no class: the score of a `PrototypeClassifier`; under a head
+            that was trained, the distance from the nearest prototype.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from protail import Network, PrototypeClassifier
+        >>> rows, labels = load_iris(return_X_y=True)
+        >>> network = Network(PrototypeClassifier().fit(rows[:100], labels[:100]))
+        >>> known, strange = network.novelty_score(rows[:100]), network.novelty_score(rows[100:])
+        >>> bool(known.mean() < strange.mean())
+        True
+        """
+        if isinstance(self.head, PrototypeClassifier):
+            return self.head.novelty_score(self._rows(X))
+        head: Any = self.head
+        if not hasattr(head, "distances"):
+            raise ValueError(
+                f"the head is a {type(head).__name__}, which knows no distances; expected one of "
+                "prototypes. Doubt, one minus the highest probability, says something similar."
+            )
+        rows = torch.as_tensor(np.asarray(self._rows(X)), dtype=torch.float32)
+        with inferring(head):
+            found: Array = head.distances(rows.to(self.device)).amin(1).cpu().numpy()
+        return found
 
     def features(self, X: Any) -> Array:
         """Compute the backbone's features of photos.
@@ -457,8 +497,26 @@ class Network:
         -------
         Network
             The classifier of its last stage, with its backbone where it was trained on images.
+
+        Examples
+        --------
+        >>> from protail import Network
+        >>> Network.from_run("runs/digits").predict("photo.jpg")  # doctest: +SKIP
         """
-        run = Run.open(folder)
+        run, device = Run.open(folder), _device(device)
+        try:
+            return cls._of_run(run, device)
+        except (RunError, CheckpointError):
+            raise
+        except _MISFITS as error:
+            told = str(error) if isinstance(error, ValueError) else why(error)
+            raise RunError(
+                f"{run.folder}: its files do not make a network: {told} Expected what protail "
+                "train wrote: get a whole copy, or train again."
+            ) from error
+
+    @classmethod
+    def _of_run(cls, run: Run, device: torch.device) -> Self:
         weights, resolved = run.weights(), run.resolved
         recipe = Recipe.from_resolved(resolved["recipe"])
         stage = recipe.stages[-1]

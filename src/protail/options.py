@@ -25,18 +25,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 from protail._messages import unknown_name
 
 __all__ = [
-    "BelowOne",
-    "Count",
-    "Epoch",
-    "Fraction",
-    "NonNegative",
-    "OneOf",
-    "Option",
-    "Positive",
-    "Range",
-    "checked",
-    "read_options",
-]
+    "BelowOne", "Count", "Epoch", "Fraction", "NonNegative", "OneOf", "Option", "Positive", "Range",
+    "checked", "read_options",
+]  # fmt: skip
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

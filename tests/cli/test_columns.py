@@ -196,7 +196,7 @@ def test_what_cannot_be_carried_into_predictions(tables, protail):
     assert protail(*FIT, "--exclude", "id", "-o", "model").code == 0
     write_csv(tables / "new.csv", columns(NEW, label=CODES[:15]))
     predicting = ["predict", "model", "new.csv", "-o", "out.csv", "--keep"]
-    for name, words in (("label", "'label' has a meaning of its own"), ("id", "keep='id' is unkn")):
+    for name, words in (("label", "'label' has a meaning of its own"), ("id", "--keep id is unkn")):
         ended = protail(*predicting, name)
         assert ended.code == 2
         assert words in ended.last_line

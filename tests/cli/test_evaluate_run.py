@@ -184,14 +184,27 @@ def test_a_run_on_a_draw_of_it_never_downloads(protail, tmp_path, monkeypatch):
     assert told.json["evaluation"] == Run.open("run").evaluation()
 
 
+def test_small_photos_are_trained_on_in_memory(protail, tmp_path):
+    write_class_folders(tmp_path / "photos", {"ant": 6, "bee": 3})
+    train = ["train", "ncm", "--dataset", "photos", "--device", "cpu", "-o", "run"]
+    train += [*NOTHING_LEARNED, "--json"]
+    told = protail(*train)
+    assert told.code == 0, told.err
+    assert told.json["data"]["in_memory"] is True
+    told = protail("evaluate", "run", "--dataset", "photos", "--device", "cpu", "--json")
+    assert told.code == 0, told.err
+    assert told.json["evaluation"] == Run.open(tmp_path / "run").evaluation()
+
+
 def test_photos_some_of_which_cannot_be_read(protail, tmp_path):
     write_class_folders(tmp_path / "photos", {"ant": 6, "bee": 3})
-    (tmp_path / "photos/bee/0.jpg").write_bytes(b"no picture")
+    write_picture(tmp_path / "photos/ant/5.jpg", seed=5, size=(20, 9))
     arguments = ["train", "ncm", "--dataset", "photos", "--device", "cpu", "-o", "run"]
     arguments += NOTHING_LEARNED
     wrong = protail(*arguments)
     assert wrong.code == 2
     assert "representation.augment has crop, but the images in files" in wrong.last_line
+    (tmp_path / "photos/bee/0.jpg").write_bytes(b"no picture")
     arguments += ["--set", 'representation.augment=["resized-crop", "flip"]']
     stopping = protail(*arguments)
     assert stopping.code == 2

@@ -1,5 +1,6 @@
 """``protail export``: one file that answers as the model does, or none."""
 
+import errno
 import json
 import os
 import zipfile
@@ -110,6 +111,17 @@ def test_what_cannot_be_exported(network):
     with pytest.raises(ValueError, match="this model cannot be exported"), kept:
         pass
     assert not place.exists()
+
+
+def test_a_full_disk(protail, model, monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    ended = protail("export", "model", "--torch", "a.pt2")
+    assert ended.code == 3
+    assert "a.pt2 cannot be written: the disk is full. Free some space" in ended.last_line
+    assert not list(tmp_path.glob("*.pt2*"))
 
 
 @pytest.mark.parametrize(

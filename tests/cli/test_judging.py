@@ -150,7 +150,7 @@ def test_add_class_refuses_a_known_name_and_a_wrong_kind(protail, write):
     write("codes.npz", rows, codes)
     ended = protail("add-class", "model", "gull", "some.npz")
     assert ended.code == 2
-    assert "knows already" in ended.last_line
+    assert "is a class of model already; expected a new one" in ended.last_line
     assert protail("fit", "codes.npz", "-o", "codes").code == 0
     ended = protail("add-class", "codes", "gull", "some.npz")
     assert ended.code == 2

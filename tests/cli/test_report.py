@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 import webbrowser
 
 import numpy as np
@@ -57,6 +58,12 @@ def test_a_model_alone_and_what_is_already_there(protail, model, tmp_path, monke
     assert {"notes.txt", "norms.csv"} <= {file.name for file in (tmp_path / "mine").iterdir()}
 
 
+def test_what_is_missing_is_said_before_the_work(protail, model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setattr("protail.cli.sources.Model.load", None)
+    assert "a report needs jinja2, which is not" in protail("report", "model", "test.npz").last_line
+
+
 def test_a_run_on_features_with_and_without_its_data(protail, tmp_path):
     words = ["train", "pc", "--dataset", "cifar100-lt-features", "--set", "classifier.epochs=0"]
     assert protail(*words, "-o", "run", "--device", "cpu").code == 0
@@ -104,5 +111,10 @@ def test_a_network_on_photos(protail, photos):
     assert page.count("data:image/jpeg;base64") > 20
     assert "&lt;b&gt;cat" in page
     assert said(page, "Backbone") == "resnet32"
+    (photos / "network.features").mkdir()  # as a fit leaves it: used, and filled
+    again = ["report", "network", "test", "--device", "cpu", "--overwrite"]
+    assert "Features of 10 photos: " in protail(*again).err
+    assert "Features of 10 photos (9 known): " in protail(*again).err
+    assert "test/ant/broken.jpg" not in page
     shutil.rmtree(photos / "test")
     assert "there is no such file" in protail("report", "network", "test").last_line

@@ -17,8 +17,8 @@ from protail.cli.search import search
 from protail.data.images import save_subset
 from protail.recipes import load_recipe
 from reference.easy_images import easy_data
-from reference.image_data import write_class_folders
-from reference.patience import halts_at, wait_for_halt
+from reference.image_data import write_class_folders, write_picture
+from reference.patience import halts_at, patiently, wait_for_halt
 
 pytest.importorskip("optuna")
 
@@ -137,10 +137,11 @@ def test_a_journal_that_is_worked_on_is_not_replaced(found, protail, tmp_path):
     assert "another search is working on it" in ended.stderr
 
 
-@pytest.mark.parametrize(("kind", "driver"), [("files", "plain"), ("draw", "captured")])
-def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch, kind, driver):
+@pytest.mark.parametrize("place", ["files", "draw.zip"])
+def test_steps_are_captured_on_a_gpu(protail, draw, tmp_path, monkeypatch, place):
     pytest.importorskip("PIL")
     write_class_folders(tmp_path / "files", {"ant": 4, "bee": 3})
+    write_picture(tmp_path / "files/ant/3.jpg", size=(20, 9))
     chosen = {}
 
     def no_search(*_, options, **__):
@@ -149,10 +150,9 @@ def test_only_images_in_memory_are_recorded(protail, draw, tmp_path, monkeypatch
 
     monkeypatch.setattr("protail.experiments.run_search", no_search)
     monkeypatch.setattr("protail.experiments.pipeline.find_device", lambda _: torch.device("cuda"))
-    place = "files" if kind == "files" else "draw.zip"
     ended = protail("--over", "classifier.tau", "--dataset", place)
     assert "that was all" in ended.stderr
-    assert chosen == {"driver": driver}
+    assert chosen == {"driver": "captured"}
 
 
 def test_the_split_of_a_folder_can_be_chosen(protail, tmp_path, monkeypatch):
@@ -187,10 +187,10 @@ def test_without_matplotlib_there_is_no_picture_and_a_note(protail, draw, tmp_pa
         (["--over", "classifier.tau", "--budget", "soon"], "9m"),
         (["--over", "classifier.tau", "--budget", "0s"], "9m"),
         (["--over", "classifier.tau", "--score", "fewer"], "Did you mean 'few'"),
-        (["--over", "classifier.tau", "--held-out", "1"], "fraction=1.0"),
-        (["--over", "classifier.tau", "--pruner", "mean"], "pruner='mean'"),
-        (["--over", "classifier.tau", "--trials", "0"], "trials=0"),
-        (["--over", "classifier.tau", "--device", "abacus"], "device='abacus'"),
+        (["--over", "classifier.tau", "--held-out", "1"], "--held-out 1.0;"),
+        (["--over", "classifier.tau", "--pruner", "mean"], "--pruner mean is unknown"),
+        (["--over", "classifier.tau", "--trials", "0"], "--trials 0;"),
+        (["--over", "classifier.tau", "--device", "abacus"], "--device abacus is no device"),
         (["--over", "classifier.tau", "--set", "classifier.tau"], "expected KEY=VALUE"),
     ],
 )
@@ -229,21 +229,38 @@ def test_help_fits_a_screen(protail):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs kill -9")
-def test_killed_it_goes_on_with_the_same_command(protail, draw, tmp_path):
-    """One process trains both stages and is killed; this one finishes its search."""
-    over = ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "3"]
-    given = ["pc-la", "--dataset", "draw.zip", *SMALL, "--set", "representation.epochs=4", *over]
+def test_of_three_searches_one_is_killed_and_no_trial_is_lost_or_counted_twice(
+    protail, draw, tmp_path
+):
+    """One is killed in its first trial, while another works; this process finishes the search."""
+    options = ["--set", "representation.epochs=2", "--journal", "shared.journal"]
+    options += ["--over", "classifier.tau", "--over", "representation.lr", "--trials", "5"]
+    given = ["pc-la", "--dataset", "draw.zip", *SMALL, *options]
     code = "import sys, typer; from protail.cli.search import search; typer.run(search)"
+    command = [sys.executable, "-c", code, *given]
     halting = halts_at(tmp_path, "protail.training.loop.PlainDriver.advance", 3)
-    victim = subprocess.Popen([sys.executable, "-c", code, *given], cwd=tmp_path, env=halting)
+    victim = subprocess.Popen([*command, "-o", "killed.toml"], cwd=tmp_path, env=halting)
     wait_for_halt(victim)
-    journal = tmp_path / "best.search.journal"
+    other = subprocess.Popen([*command, "-o", "other.toml"], cwd=tmp_path)
+    journal = tmp_path / "shared.journal"
+    lines = journal.read_bytes().count(b"\n")
+    patiently(lambda: journal.read_bytes().count(b"\n") > lines)
     victim.send_signal(signal.SIGKILL)
     victim.wait()
-    lines = journal.read_bytes().count(b"\n")
-    ended = protail(*over, "--set", "representation.epochs=4", "--json", "--trials", "1")
-    assert journal.read_bytes().count(b"\n") > lines
+    ended = protail(*options, "--json")
     assert ended.exit_code == 0, ended.stderr
-    first, second, *_ = json.loads(ended.stdout)["trials"]
-    assert (first["state"], second["state"]) == ("lost", "done")
-    assert first["params"] == second["params"]
+    assert other.wait() == 0
+    again = protail(*options, "--json")  # nothing is left to do
+    first, *rest = json.loads(again.stdout)["trials"]
+    assert first["state"] == "lost"
+    assert [trial["state"] for trial in rest] == ["done"] * 5
+    assert [trial["params"] for trial in rest].count(first["params"]) == 1
+    assert len({trial["params"]["classifier.tau"] for trial in rest}) == 5
+    assert not (tmp_path / "killed.toml").exists()
+    assert (tmp_path / "other.toml").exists()
+
+
+def test_a_database_that_is_none_of_ours_is_told(protail, draw):
+    ended = protail("--over", "classifier.tau", "--journal", "sqlite:///trials.db")
+    assert ended.exit_code == 2
+    assert "postgresql://name:password@host/database" in ended.stderr

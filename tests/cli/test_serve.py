@@ -61,6 +61,8 @@ def server(place):
         stderr=subprocess.PIPE,
         text=True,
     )
+    bare = f"Classes without a photo in {place / 'photos'}, shown without: 1 ({NAMES[0]})."
+    assert process.stderr.readline().startswith(bare)
     line = process.stderr.readline()
     start = f"Serving {place / 'model'} (3 classes) on "
     assert line.startswith(f"{start}http://127.0.0.1:")
@@ -208,6 +210,25 @@ def test_a_model_of_rows_takes_no_photos(place, photo):
     assert client.get("/").status_code == 404
 
 
+def test_a_rejected_row_has_no_label(tmp_path):
+    from starlette.testclient import TestClient
+
+    from protail.cli.service import Answerer, make_service
+    from protail.cli.sources import Model
+
+    rows = np.random.default_rng(0).normal(size=(60, 3)) + 6 * np.repeat(np.eye(3), 20, axis=0)
+    classifier = PrototypeClassifier(reject=0.1).fit(rows, np.repeat(NAMES, 20))
+    classifier.save(tmp_path / "careful")
+    client = TestClient(make_service(Answerer(Model.load(tmp_path / "careful"))))
+    asked = np.concatenate([rows[::7], -9 * rows[:3]])
+    found = client.post("/predict", json={"features": asked.tolist()}).json()["predictions"]
+    expected = classifier.predict(asked)
+    assert [each["label"] for each in found] == expected.tolist()
+    assert [each["rejected"] for each in found] == [label is None for label in expected]
+    assert 0 < sum(label is None for label in expected) < len(expected)
+    assert found[-1]["top"][0]["label"] in NAMES
+
+
 def test_a_trained_head_is_served_too(tmp_path):
     from starlette.testclient import TestClient
 
@@ -258,6 +279,7 @@ def test_the_page_in_a_browser(browser, server, place, scheme, width):
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(server)
+    page.wait_for_function("document.querySelector('#about').textContent")
     assert page.inner_text("#about") == "3 classes; the nearest prototype decides"
     page.set_input_files("#file", place / "photos" / "bee" / "0.jpg")
     page.wait_for_selector("#answers .percent")

@@ -355,7 +355,7 @@ def test_a_broken_test_image_is_found_before_anything_is_learned(protail, folder
         ([*TRAIN, "--data-root", "nodir"], "draw.zip holds the data itself"),
         ([*TRAIN, "--driver", "captive"], "Did you mean 'captured'"),
         ([*TRAIN, "--driver", "captured"], "expected a GPU"),
-        ([*TRAIN[:-1], "abacus"], "device='abacus'"),
+        ([*TRAIN[:-1], "abacus"], "--device abacus is no device"),
         ([*TRAIN, "--set", "representation.lr=1e30"], "the loss of epoch 0"),
     ],
 )

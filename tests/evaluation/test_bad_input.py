@@ -52,7 +52,7 @@ def test_an_evaluation_refuses(change, error, words):
     ("change", "error", "words"),
     [
         *((c, e, w.replace("predicted", "first")) for c, e, w in BAD),
-        ({"n_resamples": 0}, ValueError, "n_resamples=0; expected a whole number, 1 or more"),
+        ({"n_resamples": 0}, ValueError, "n_resamples=0; expected a whole number >= 1"),
         ({"n_resamples": 2.5}, ValueError, "n_resamples=2.5"),
         ({"confidence_level": 95}, ValueError, "confidence_level=95"),
         ({"confidence_level": "high"}, ValueError, "confidence_level='high'"),

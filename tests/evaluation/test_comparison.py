@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from protail.evaluation import Comparison, Evaluation
-from protail.evaluation._comparison import resampled_differences
+from protail.evaluation.comparison import resampled_differences
 from reference import evaluation as naive
 
 NAMES = ("all", "balanced_accuracy", *naive.GROUPS)
@@ -86,7 +86,7 @@ def test_changed_rows_by_hand():
 def drawn_by_cells(problem, n_resamples, seed=0):
     """Catch the differences that Comparison draws."""
     with mock.patch(
-        "protail.evaluation._comparison.resampled_differences", side_effect=resampled_differences
+        "protail.evaluation.comparison.resampled_differences", side_effect=resampled_differences
     ) as draw:
         comparison = Comparison.from_predictions(
             **problem, n_resamples=n_resamples, random_state=seed
@@ -178,7 +178,7 @@ def test_every_resample_has_as_many_rows_as_the_test_set():
 def test_the_size_of_chunks_changes_nothing(chunk_bytes):
     problem = two_models()
     whole = Comparison.from_predictions(**problem, n_resamples=50)
-    with mock.patch("protail.evaluation._comparison._CHUNK_BYTES", chunk_bytes):
+    with mock.patch("protail.evaluation.comparison._CHUNK_BYTES", chunk_bytes):
         assert Comparison.from_predictions(**problem, n_resamples=50) == whole
 
 

@@ -49,6 +49,13 @@ def test_group_sizes_are_left_out_where_entries_differ():
     assert headers == ["in %", "all", "balanced", "many", "medium", "few (1)", "macro F1"]
 
 
+def test_classes_that_were_not_evaluated_are_not_counted():
+    known = {"classes": [*KNOWN["classes"], "d"], "counts": [*KNOWN["counts"], 1]}
+    result = Evaluation.from_predictions(TRUTH, GUESS, **known)
+    headers = [str(c.header) for c in results_table({"": result}, without=["macro_f1"]).columns]
+    assert headers == ["in %", "all", "balanced", "many (2)", "few (1 of 2)"]
+
+
 def test_names_do_not_pass_through_markup():
     result = Evaluation.from_predictions(TRUTH, GUESS, **KNOWN)
     text = shown(results_table({"[red]x[/red]": result, "[/oops]": result}, title="[bold]t"))

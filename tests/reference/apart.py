@@ -10,13 +10,18 @@ _LIBRARIES = ["torch._dynamo", "sklearn.base"]
 _START = "forkserver" if sys.platform == "linux" else "spawn"
 
 
+def waiting():
+    """Give what starts such processes."""
+    context = multiprocessing.get_context(_START)
+    context.set_forkserver_preload(_LIBRARIES)
+    return context
+
+
 def run_apart(function, arguments, folder, environment):
     """Call a function in a new process; give its exit code and what it printed, as it came."""
-    waiting = multiprocessing.get_context(_START)
-    waiting.set_forkserver_preload(_LIBRARIES)
     printed = Path(folder).with_name(f"{Path(folder).name}-{function.__name__}.txt")
     given = function, arguments, folder, environment, printed
-    process = waiting.Process(target=_call, args=given)
+    process = waiting().Process(target=_call, args=given)
     process.start()
     process.join()
     text = printed.read_text(encoding="utf-8")

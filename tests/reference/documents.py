@@ -35,7 +35,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 # The package that is tested, wherever a command runs; output in the order it comes, as wide as in
 # the pages, no network; for these small matrices threads only get in each other's way.
 _ENVIRONMENT = {
-    "PYTHONPATH": str(Path(protail.__file__).parents[1]),
+    "PYTHONPATH": f"{Path(protail.__file__).parents[1]}{os.pathsep}{ROOT / 'tests' / 'offline'}",
     "PYTHONUNBUFFERED": "1",
     "COLUMNS": "80",
     "NO_COLOR": "1",

@@ -8,10 +8,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from protail.methods import ImageBatch, make_method
 from protail.models.heads import LinearHead
-from protail.training.loop import leave_group_at_end
+from protail.training import leave_group_at_end
 
 # By rank and step.
-LABELS = [[[0, 1, 2], [1, 1, 0]], [[2, 2, 0], [0, 2, 1]]]
+LABELS = [[[0, 1, 2], [1, 1, 0]], [[2, 2, 0], [0, 2]]]
 QUEUE = 10
 
 

@@ -272,4 +272,4 @@ def test_training_labels_that_may_be_wrong_are_shown(data, tmp_path):
         f"#8,{data.training.labels[7]},lynx,4.25",
         f"#4,{data.training.labels[3]},{NAMES[0]},0.5",
     ]
-    assert "2 training examples are explained better" in (tmp_path / "report.html").read_text()
+    assert "Judged by the others, 2 of" in (tmp_path / "report.html").read_text()

@@ -80,11 +80,16 @@ def add_class(
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
     before = Model.load(model, device)
+    label = _label_for(before.classes, name)
+    if label in before.classes:
+        raise ValueError(
+            f"{name!r} is a class of {model} already; expected a new one. Choose another name, or "
+            "fit again with these examples among the others."
+        )
     options = opt.FeatureOptions(features, None, columns, exclude)
     new = open_sources(before, files, options)
     sources.tell_columns(voice, new)
     rows = _read_rows(new, voice)
-    label = _label_for(before.classes, name)
     after = _with_class(before, rows, label)
     result: dict[str, Any] = {
         "class": label if isinstance(label, str) else label.item(),
@@ -139,11 +144,6 @@ def _with_class(model: Model, rows: NDArray[Any], label: Any) -> Model:
         raise ValueError(
             f"{model.folder} has a {type(trained).__name__}, which takes no class afterwards; "
             "expected a head of prototypes, as of recipe 'pc-la'. Train it again with the class."
-        )
-    if label in model.classes:
-        raise ValueError(
-            f"{label!r} is a class of {model.folder} already; expected a new one. Choose another "
-            "name."
         )
     new = torch.from_numpy(np.asarray(rows, np.float32)).to(head.device)
     trained.add_classes(new, torch.zeros(len(new), dtype=torch.int64, device=new.device))
@@ -230,7 +230,10 @@ def _effect(before: Evaluated, after: Evaluated, label: Any, voice: Voice) -> di
         )
     from protail.evaluation import results_table
 
-    voice.show(results_table({"before": before.evaluation, "after": after.evaluation}))
+    scores = {"before": before.evaluation, "after": after.evaluation}
+    # F1 of a class without rows is 0, whatever is predicted.
+    absent = () if effect["rows_of_the_class"] else ("macro_f1",)
+    voice.show(results_table(scores, without=absent))
     return effect
 
 

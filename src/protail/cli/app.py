@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from protail import __version__
-from protail.cli.command import BAD_INPUT, tell_end
+from protail.cli.command import BAD_INPUT, INTERRUPTED, tell_end
 from protail.cli.options import current_flags
 
 _GROUP = "protail.commands"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_USUAL = (signal.SIG_DFL, signal.default_int_handler)
 _MODULES = {
     **{name: name for name in ("fit", "predict", "evaluate", "compare", "report")},
     "add-class": "add_class",
@@ -99,6 +103,14 @@ def _options(
     """Options that stand before any command."""
 
 
+class _StoppedError(BaseException):
+    """A stop before a command listens: typer would end in silence for a KeyboardInterrupt."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _StoppedError
+
+
 def main() -> None:
     """Run the command line.
 
@@ -114,12 +126,16 @@ def main() -> None:
     protail 0.1.0
     exit code 0
     """
+    heard = [number for number in _SIGNALS if signal.getsignal(number) in _USUAL]
+    before = {number: signal.signal(number, _stop) for number in heard}
     try:
         app(prog_name="protail")
-    except KeyboardInterrupt:  # between the commands' own guards
-        print("stopped.", file=sys.stderr)
-        sys.exit(130)
+    except (_StoppedError, KeyboardInterrupt):  # outside of the commands' own guards
+        tell_end("stopped.", INTERRUPTED, as_json="--json" in sys.argv)
+        sys.exit(INTERRUPTED)
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         # CPython remembers Ctrl-C that came while code given as text was run, as libraries do while
         # they are imported, and would end by the signal in place of the exit code. This forgets it.
         exec("")

@@ -8,16 +8,18 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.models import OptionInfo
 
 from protail._messages import OWN_PART
 from protail._stopping import stoppable
@@ -130,6 +132,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     parameters = [each for each in signature.parameters.values() if each.name != "voice"]
     own = next((each.name for each in parameters if each.annotation is typer.Context), None)
+    flags = {each.name: flag for each in parameters if (flag := _flag(each))}
 
     @functools.wraps(function)
     def guarded(*, as_json: bool, debug: bool, **arguments: Any) -> None:
@@ -153,7 +156,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:
             if debug:
                 traceback.print_exc()
-            _stop(*_in_words(error, _full_name(context)), as_json)
+            words, code = _in_words(error, _full_name(context))
+            _stop(with_flags(words, flags), code, as_json)
 
     more: list[tuple[str, Any, Any]] = [("as_json", Json, False), ("debug", Debug, False)]
     if own is None:
@@ -219,6 +223,53 @@ def _in_words(error: Exception, name: str) -> tuple[str, int]:
     )
 
 
+def _flag(parameter: inspect.Parameter) -> str | None:
+    """Give the flag of an option; None for an argument."""
+    for about in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(about, OptionInfo):
+            named = [each for each in about.param_decls or () if each.startswith("--")]
+            return named[0].split("/")[0] if named else f"--{parameter.name.replace('_', '-')}"
+    return None
+
+
+def with_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Say what an error says of arguments in Python as it is typed on the command line.
+
+    Parameters
+    ----------
+    text : str
+        What an error says.
+    flags : mapping of str to str
+        The flag of each argument.
+
+    Returns
+    -------
+    str
+        The same; arguments without a flag stay.
+
+    Examples
+    --------
+    >>> from protail.cli.command import with_flags
+    >>> with_flags("is there (overwrite=True, --overwrite)", {"overwrite": "--overwrite"})
+    'is there (--overwrite)'
+    >>> with_flags("fraction=3 (--held-out); expected less", {})
+    '--held-out 3; expected less'
+    >>> with_flags("method='new', seed=1 and tau=2", {"method": "--method", "seed": "--seed"})
+    '--method new, --seed 1 and tau=2'
+    """
+
+    def typed(found: re.Match[str]) -> str:
+        flag, value = flags.get(found[1]), found[2].strip("'\"")
+        return found[0] if flag is None else flag if value == "True" else f"{flag} {value}"
+
+    def paired(found: re.Match[str]) -> str:
+        return found[2] if " " in found[2] else f"{found[2]} {found[1]}"
+
+    text = re.sub(r"\b\w+=[\w.]*, (?=--)", "", text)
+    text = re.sub(r"\b\w+=(\S+) \((--[^)]+)\)", paired, text)
+    return re.sub(r"(?<![\w-])(\w+)=('[^']*'|\"[^\"]*\"|[\w.+-]*\w)", typed, text)
+
+
 def _own_words(error: Exception) -> str:
     """Give what an error says; one out of a loader's worker says it behind a whole traceback."""
     text = str(error)
@@ -232,12 +283,17 @@ def _told_by_training(error: RuntimeError) -> tuple[str, int] | None:
     """Give the words and the exit code for what ends a training, if it is that."""
     import torch
 
-    from protail.training import DivergenceError
+    from protail.training import DivergenceError, ProcessError
 
     if isinstance(error, DivergenceError):
         return str(error), BAD_INPUT
+    if isinstance(error, ProcessError):
+        return str(error), UNEXPECTED
     if isinstance(error, torch.OutOfMemoryError):
         words = "the memory of the GPU is full. Train fewer seeds at once, or in smaller batches."
+        return words, UNEXPECTED
+    if "stream is capturing" in str(error) or "during capture" in str(error):
+        words = "a step cannot be captured as a CUDA graph. Take each by itself: --driver plain."
         return words, UNEXPECTED
     return None
 
@@ -253,8 +309,17 @@ def tell_end(text: str, code: int, *, as_json: bool) -> None:
     # Of several processes only the first one has standard output.
     if as_json and os.environ.get("RANK", "0") == "0":
         _print_object({"error": {"kind": _KINDS[code], "exit_code": code, "message": line}})
-    else:
+    elif _is_first_to_tell():
         print(line, file=sys.stderr)
+
+
+def _is_first_to_tell() -> bool:
+    """Say whether this process tells why a training of several ends: each ends for the same."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return True
+    from protail.training import first_to_tell
+
+    return first_to_tell()
 
 
 def _print_object(result: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from protail._messages import imported
+from protail._messages import first_few, imported
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
 from protail.cli.serve import Host, Port
@@ -44,7 +44,13 @@ def demo(
         )
     examples = Thumbnails({})
     if photos is not None:
-        examples = Thumbnails.in_folders(photos, answerer.model.classes)
+        classes = answerer.model.classes.tolist()
+        examples = Thumbnails.in_folders(photos, classes)
+        if bare := [name for code, name in enumerate(classes) if not examples.number(code)]:
+            voice.say(
+                f"Classes without a photo in {photos}, shown without: {len(bare):,} "
+                f"({first_few(bare)}). Give each a folder of that name to see some."
+            )
     limits = Limits()
     run_service(answerer, voice, host=host, port=port, limits=limits, examples=examples)
 

@@ -15,8 +15,17 @@ from protail._messages import counted, not_installed, unknown_name
 from protail.cli import options as opt
 from protail.cli.command import Voice, command, make_app
 from protail.cli.photos import embed as embed_parts
-from protail.cli.photos import features_folder, open_backbone, tell_photos, tell_unreadable
+from protail.cli.photos import (
+    features_folder,
+    features_told,
+    open_backbone,
+    tell_photos,
+    tell_unreadable,
+)
 from protail.cli.sources import Array, check_there
+
+# Of a table written together: a row group of parquet.
+_ROWS_AT_A_TIME = 16_384
 
 Photos = Annotated[
     Path,
@@ -51,6 +60,7 @@ def embed(
     check_there(photos, expected="a folder of photos")
     from protail._files import check_free, new_file
     from protail.data.images import find_photos, photo_parts
+    from protail.data.tables import take
     from protail.training import forget
 
     writer = _writer(output)
@@ -67,12 +77,13 @@ def embed(
     tell_photos(voice, found)
     embedder = open_backbone(options, device, voice)
     paths = found.images.paths
-    (embedded,) = embed_parts(voice, embedder, [paths], [augment], folder)
-    bad = tell_unreadable(voice, paths, embedded)
-    kept = np.flatnonzero(embedded.readable)
-    names = [found.images.files[i] for i in kept] if found.images.files else []
-    with new_file(output, overwrite=overwrite) as temporary:
-        writer(temporary, embedded.rows[kept], found.names[kept], np.array(names))
+    with features_told(folder, voice):
+        (embedded,) = embed_parts(voice, embedder, [paths], [augment], folder)
+        bad = tell_unreadable(voice, paths, embedded)
+        kept = np.flatnonzero(embedded.readable)
+        names = [found.images.files[i] for i in kept] if found.images.files else []
+        with new_file(output, overwrite=overwrite) as temporary:
+            writer(temporary, take(embedded.rows, kept), found.names[kept], np.array(names))
     if cache is None:
         forget(folder)  # the file holds all of it now
     rows = counted(len(kept), "row")
@@ -116,17 +127,21 @@ def _write_arrays(place: Path, rows: Array, labels: Array, names: Array) -> None
 
 
 def _write_table(ending: str, place: Path, rows: Array, labels: Array, names: Array) -> None:
-    """Write columns path, label, f0, f1 and so on."""
+    """Write columns path, label, f0, f1 and so on, some rows at a time."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    columns: dict[str, Any] = {"path": names, "label": labels}
-    columns |= {f"f{i}": column for i, column in enumerate(rows.T)}
-    table = pa.table(columns)
-    if ending == "csv":
-        csv.write_csv(table, place)
-    else:
-        parquet.write_table(table, place)
+    def table(part: slice) -> Any:
+        columns: dict[str, Any] = {"path": names[part], "label": labels[part]}
+        return pa.table(columns | {f"f{i}": column for i, column in enumerate(rows[part].T)})
+
+    parts = [slice(n, n + _ROWS_AT_A_TIME) for n in range(0, len(rows), _ROWS_AT_A_TIME)]
+    first = table(parts[0])
+    kind = csv.CSVWriter if ending == "csv" else parquet.ParquetWriter
+    with kind(place, first.schema) as file:
+        file.write_table(first)
+        for part in parts[1:]:
+            file.write_table(table(part))
 
 
 app = make_app(embed, "protail embed photos -o features.npz")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from protail.cli import options as opt
 from protail.cli import sources
 from protail.cli.command import Voice, command, make_app
-from protail.cli.tables import chosen, show_evaluation, show_scores
+from protail.cli.tables import chosen, show_evaluation, show_rejected, show_scores
 
 ModelOrRun = Annotated[
     Path,
@@ -83,9 +84,14 @@ def evaluate(
     sources.tell_columns(voice, opened)
     evaluated = sources.evaluate_rows(loaded, opened, voice)
     show_evaluation(voice, evaluated.evaluation, str(model))
+    rejected = {}
+    if evaluated.rejected is not None:
+        known = np.isin(evaluated.truth, loaded.classes)
+        rejected = {"rejected": show_rejected(voice, evaluated.rejected, known)}
     voice.finish(
         {
             **evaluated.evaluation.to_dict(),
+            **rejected,
             "non_finite_rows": evaluated.n_non_finite,
             **({"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}),
         }

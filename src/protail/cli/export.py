@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -254,10 +255,12 @@ def write_torch(network: Network, sample: Sample, file: Path) -> Run:
             network.to_module(), (_example(sample),), dynamic_shapes=_dynamic_batch()
         )
         extra = {_EXTRA_FILE: json.dumps(_metadata(network))}
-        with file.open("wb") as handle:
-            torch.export.save(program, handle, extra_files=extra)
-        with file.open("rb") as written:
-            loaded: nn.Module = torch.export.load(written).module()
+        # By way of the memory: torch's own writer ends the process where the disk is full.
+        written = io.BytesIO()
+        torch.export.save(program, written, extra_files=extra)
+        file.write_bytes(written.getvalue())
+        written.seek(0)
+        loaded: nn.Module = torch.export.load(written).module()
 
     def run(inputs: Array) -> Array:
         with torch.no_grad():

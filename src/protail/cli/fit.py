@@ -43,12 +43,12 @@ from protail.cli.sources import (
 if TYPE_CHECKING:
     from protail.data.tables import FeatureFile, Scan
 
-File = Annotated[
-    Path,
+Files = Annotated[
+    list[Path],
     typer.Argument(
         metavar="DATA",
-        help="Features and labels (npz, safetensors, parquet, csv); or photos, in a folder for "
-        "each class or listed in a csv file (path,label).",
+        help="Features and labels (npz, safetensors, parquet, csv) in files or a folder of them; "
+        "or photos, in a folder for each class or listed in a csv file (path,label).",
         show_default=False,
     ),
 ]
@@ -73,6 +73,10 @@ Memorised = Annotated[
     bool | None,
     typer.Option("--memorised/--new", help="Whether the backbone has learned from these rows."),
 ]
+Reject = Annotated[
+    float | None,
+    typer.Option(metavar="FRACTION", help="Leave about so many known rows without a label."),
+]
 Prior = Annotated[str, opt.chosen_from("", "uniform", "train", "estimate")]
 # Settings of the paper's method; the page of commands has them.
 Distance = Annotated[str, opt.chosen_from("", "euclidean", "sqeuclidean", "cosine", hidden=True)]
@@ -92,7 +96,7 @@ _BLOCK = 1024
 @command
 def fit(
     voice: Voice,
-    file: File,
+    files: Files,
     output: Output,
     features: opt.FeaturesKey = None,
     columns: opt.Columns = None,
@@ -100,6 +104,7 @@ def fit(
     keep: opt.Keep = None,
     labels: opt.LabelsKey = None,
     labels_file: LabelsFile = None,
+    engine: opt.Engine = "local",
     held_out: HeldOut = 0.2,
     test: Test = None,
     test_labels_file: TestLabelsFile = None,
@@ -110,6 +115,7 @@ def fit(
     cache: opt.Cache = None,
     method: Method = "auto",
     memorised: Memorised = None,
+    reject: Reject = None,
     prior: Prior = "uniform",
     distance: Distance = "euclidean",
     temperature: Temperature = "none",
@@ -120,12 +126,9 @@ def fit(
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Learn a prototype of each class and save the model.
-
-    It is evaluated on a held-out part first; the saved one has then learned
-    from all rows.
-    """
-    check_there(file, test, expected="a feature file, or photos")
+    """Learn prototypes, evaluate them on held-out rows, learn from all and save the model."""
+    file = files[0]
+    check_there(*files, test, expected="a feature file, or photos")
     check_there(labels_file, test_labels_file, expected="a file of labels")
     from protail.estimator import (
         PrototypeClassifier,
@@ -143,6 +146,7 @@ def fit(
         "logit_adjustment": _number("logit-adjustment", logit_adjustment),
         "normalize": _number("normalize", normalize, none=True),
         "epochs": _number("epochs", epochs, whole=True),
+        "reject": reject,
         "prior": prior,
         "random_state": seed,
         "device": device,
@@ -152,8 +156,14 @@ def fit(
     check_device(device, None)
     options = opt.FeatureOptions(features, labels, columns, exclude, keep)
     photos = opt.PhotoOptions(backbone, weights, augment, cache)
-    if is_of_photos(file):
+    if of_photos := [each for each in files if is_of_photos(each)]:
+        if len(files) > 1:
+            raise ValueError(
+                f"{of_photos[0]} holds photos, and {counted(len(files), 'path')} were given; "
+                "expected one folder of photos, or files of features only. Name one."
+            )
         options.refuse(file)
+        opt.refuse({"--engine": None if engine == "local" else engine}, f"{file} holds photos")
         opt.refuse(
             {"--labels-file": labels_file, "--test-labels-file": test_labels_file},
             f"{file} holds photos, whose labels are their folders or stand in the list",
@@ -175,7 +185,7 @@ def fit(
     photos.refuse(file)
     _check_test(test, test_labels_file, options)
     begin = time.perf_counter()
-    rows = read_training_rows(file, options, labels_file, voice)
+    rows = read_training_rows(files, options, labels_file, voice, engine)
     fitted = fit_and_evaluate(
         rows,
         settings,
@@ -232,12 +242,18 @@ def _number(name: str, text: str, *, none: bool = False, whole: bool = False) ->
 
 
 def read_training_rows(
-    path: Path, options: opt.FeatureOptions, labels_file: Path | None, voice: Voice
+    paths: Sequence[Path],
+    options: opt.FeatureOptions,
+    labels_file: Path | None,
+    voice: Voice,
+    engine: str = "local",
 ) -> TrainingRows:
-    """Read a file and tell what is in it."""
-    from protail.data.tables import scan, take
+    """Read files and tell what is in them."""
+    from protail.data.tables import ShardedRows, scan, take
 
-    file = options.open(path, labels_file=labels_file, need_labels=True)
+    given = paths[0] if len(paths) == 1 else paths
+    file = options.open(given, labels_file=labels_file, need_labels=True, engine=engine)
+    path = file.path
     truth, rows = file.labels(), file.rows()
     all_classes = np.unique(truth)
     looked = scan(rows, truth)
@@ -250,14 +266,15 @@ def read_training_rows(
     lost = np.setdiff1d(all_classes, truth).tolist()
     found = _found(rows, truth, looked, n_non_finite, lost)
     _tell(voice, file, found, rows)
-    doubtful = {} if file.names is None else identifiers(file.names, rows)
+    first: Any = next(rows.blocks()) if isinstance(rows, ShardedRows) else rows
+    doubtful = {} if file.names is None else identifiers(file.names, first)
     _doubt(voice, doubtful)
     found |= {"columns": file.names, "columns_like_identifiers": list(doubtful)}
     return TrainingRows(path, rows, truth, looked.duplicate_of, file.names, found)
 
 
 def _found(
-    rows: Array, labels: Array, looked: Scan, n_non_finite: int, lost: list[Any]
+    rows: Any, labels: Array, looked: Scan, n_non_finite: int, lost: list[Any]
 ) -> dict[str, Any]:
     from protail import ClassProfile
 
@@ -277,12 +294,14 @@ def _found(
     }
 
 
-def _tell(voice: Voice, file: FeatureFile, found: dict[str, Any], rows: Array) -> None:
+def _tell(voice: Voice, file: FeatureFile, found: dict[str, Any], rows: Any) -> None:
     groups = found["groups"]
+    shards = getattr(file, "shards", ())
+    among = f", {counted(len(shards), 'file')}" if len(shards) > 1 else ""
     voice.say(
-        f"{file.path}: {counted(found['rows'], 'row')} of {counted(found['width'], 'number')} "
-        f"({rows.dtype}), {counted(found['classes'], 'class', 'classes')}, imbalance "
-        f"{found['imbalance']:.4g}"
+        f"{file.path}{among}: {counted(found['rows'], 'row')} of "
+        f"{counted(found['width'], 'number')} ({rows.dtype}), "
+        f"{counted(found['classes'], 'class', 'classes')}, imbalance {found['imbalance']:.4g}"
     )
     voice.say(
         f"  classes by size: many (100 rows or more) {groups['many']:,}, medium "

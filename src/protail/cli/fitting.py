@@ -13,12 +13,12 @@ import numpy as np
 
 from protail._messages import counted
 from protail.cli.command import Voice
-from protail.cli.sources import Array, Model, ask
-from protail.cli.tables import show_evaluation
+from protail.cli.sources import Array, Model, ask_all
+from protail.cli.tables import show_evaluation, show_rejected
 
 if TYPE_CHECKING:
     from protail import Evaluation
-    from protail.cli.rivals import Trial
+    from protail.cli.compare import Trial
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TrainingRows:
     """
 
     path: Path
-    rows: Array
+    rows: Any
     labels: Array
     duplicate_of: Array
     names: list[str] | None
@@ -67,7 +67,7 @@ class Examples:
         Their files.
     """
 
-    rows: Array
+    rows: Any
     labels: Array
     photos: Sequence[Path] | None = None
 
@@ -180,7 +180,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def compared(fitted: Fitted, seconds: float) -> Fitted:
     """Fit other classifiers on the rows that the evaluated one has learned from."""
-    from protail.cli.rivals import compare_with_rivals
+    from protail.cli.compare import compare_with_rivals
 
     assert fitted.train is not None
     assert fitted.held_out is not None
@@ -194,7 +194,7 @@ def evaluate_examples(model: Model, examples: Examples, counts: Array) -> Evalua
     """Evaluate a model on labelled rows, grouped by the counts of its classes."""
     from protail import Evaluation
 
-    answers = ask(model, examples.rows)
+    answers = ask_all(model, examples.rows)
     classes = model.classes
     is_known = np.isin(examples.labels, classes).all()
     return Evaluation.from_predictions(
@@ -211,8 +211,16 @@ def show_fitted(voice: Voice, fitted: Fitted) -> None:
     """Show the scores, and those of other classifiers where there are some."""
     if fitted.evaluation is not None:
         show_evaluation(voice, fitted.evaluation, "prototypes")
+    if fitted.classifier.reject is not None and not fitted.model.rejects:
+        voice.say("Note: no class has two rows to set a limit by, so --reject rejects nothing.")
+    if fitted.held_out is not None:
+        evaluated = replace(fitted.model, head=fitted.head)
+        if evaluated.rejects:
+            rejected = ask_all(evaluated, fitted.held_out.rows).rejected
+            known = np.isin(fitted.held_out.labels, fitted.head.classes_)
+            show_rejected(voice, rejected, known)
     if fitted.trials:
-        from protail.cli.rivals import show_rivals
+        from protail.cli.compare import show_rivals
 
         show_rivals(voice, dict(fitted.trials))
 

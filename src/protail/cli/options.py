@@ -174,6 +174,8 @@ Keep = Annotated[
     typer.Option("--keep", metavar="NAMES", help="Columns carried into predictions; no features."),
 ]
 
+Engine = Annotated[str, chosen_from("Who reads files: ", "local", "ray", metavar="NAME")]
+
 # Of what computes features of photos.
 Backbone = Annotated[
     str,
@@ -341,9 +343,14 @@ class FeatureOptions:
     keep: Sequence[str] | None = None
 
     def open(
-        self, path: Path, *, labels_file: Path | None = None, need_labels: bool = False
+        self,
+        path: Path | Sequence[Path],
+        *,
+        labels_file: Path | None = None,
+        need_labels: bool = False,
+        engine: str = "local",
     ) -> FeatureFile:
-        """Open a file of features."""
+        """Open a file of features, or several as one."""
         from protail.data.tables import open_features
 
         return open_features(
@@ -355,6 +362,7 @@ class FeatureOptions:
             exclude=self.exclude or (),
             keep=self.keep or (),
             labels_file=labels_file,
+            engine=engine,
         )
 
     def refuse(self, path: Path) -> None:

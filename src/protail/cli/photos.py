@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -70,18 +72,19 @@ def fit_photos(
     parts = [train.images.paths] + ([] if tests is None else [tests.images.paths])
     if not embedder.is_ours and settings["memorised"] == "auto":
         settings = {**settings, "memorised": False}
-    embedded = embed(voice, embedder, parts, [options.augment, 0], cache)
-    data = _training_rows(train, embedded[0], voice)
-    if tests is None:
-        fitted = fit_and_hold_out(
-            data, settings, voice, held_out=held_out, compare=compare, what="photo"
-        )
-    else:
-        examples = _test_examples(tests, embedded[0], embedded[1], voice, data.found)
-        fitted = _fit_and_test(data, examples, settings, voice, compare=compare)
-    whole = network_of(fitted.classifier, embedder, fitted.evaluated_on)
-    whole.save(output, overwrite=overwrite)
-    report = write_report_if_possible(fitted, embedder, output, voice)
+    with features_told(cache, voice):
+        embedded = embed(voice, embedder, parts, [options.augment, 0], cache)
+        data = _training_rows(train, embedded[0], voice)
+        if tests is None:
+            fitted = fit_and_hold_out(
+                data, settings, voice, held_out=held_out, compare=compare, what="photo"
+            )
+        else:
+            examples = _test_examples(tests, embedded[0], embedded[1], voice, data.found)
+            fitted = _fit_and_test(data, examples, settings, voice, compare=compare)
+        whole = network_of(fitted.classifier, embedder, fitted.evaluated_on)
+        whole.save(output, overwrite=overwrite)
+        report = write_report_if_possible(fitted, embedder, output, voice)
     show_fitted(voice, fitted)
     told = {"Model": output, "report": report, "features": cache}
     voice.say("   ".join(f"{name}: {what}" for name, what in told.items() if what is not None))
@@ -100,11 +103,32 @@ def fit_photos(
     )
 
 
+def kept_features(model: Path) -> Path | None:
+    """Say where ``fit`` has kept features of a model's photos, if it has and more may be added."""
+    folder = _beside(model.absolute())
+    return folder if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def _beside(output: Path) -> Path:
+    return output.with_name(f"{output.name}.features")
+
+
+@contextmanager
+def features_told(cache: Path | None, voice: Voice) -> Iterator[None]:
+    """Where something fails, say that features were kept."""
+    try:
+        yield
+    except Exception:
+        if cache is not None and cache.is_dir():
+            voice.say(f"The features are kept in {cache}, for the next try; delete it if not.")
+        raise
+
+
 def features_folder(options: PhotoOptions, output: Path) -> Path:
     """Say where features are kept, and raise where nothing can be written there."""
     from protail._files import check_free
 
-    folder = options.cache or output.with_name(f"{output.name}.features")
+    folder = options.cache or _beside(output)
     check_free(folder, overwrite=True, folder=True)
     return folder
 
@@ -173,6 +197,12 @@ class Embedder:
     device: torch.device
     is_ours: bool = False
 
+    @classmethod
+    def of(cls, network: Network) -> Embedder:
+        """Take the backbone of a network that takes photos."""
+        assert network.inputs is not None
+        return cls(network.backbone, network.inputs, network.device, is_ours=True)
+
 
 def open_backbone(options: PhotoOptions, device: str, voice: Voice) -> Embedder:
     """Make what features come from: a pretrained backbone, or that of a network of protail's."""
@@ -197,9 +227,12 @@ def open_backbone(options: PhotoOptions, device: str, voice: Voice) -> Embedder:
                 f"{place} takes feature rows and has no backbone; expected a network that takes "
                 "photos. Name another one with --backbone."
             )
-        found = Embedder(loaded.backbone, loaded.inputs, chosen, is_ours=True)
+        found = Embedder.of(loaded)
     else:
-        backbone: Any = pretrained_backbone(options.backbone, options.weights).to(chosen)
+        try:
+            backbone: Any = pretrained_backbone(options.backbone, options.weights).to(chosen)
+        except ValueError as error:
+            raise type(error)(str(error).replace("name=", "--backbone ")) from error
         found = Embedder(backbone, getattr(backbone, "input_spec", None) or InputSpec(), chosen)
     name, size = found.backbone.made_by[0], found.inputs.size
     width = counted(found.backbone.n_features, "feature")
@@ -241,7 +274,8 @@ def embed(
     known = f" ({n - computed:,} known)" if computed < n else ""
     voice.say(f"Features of {counted(n, 'photo')}{known}: {time.perf_counter() - begin:.0f} s")
     if not any(each.readable.any() for each in found[:1]):
-        bad = first_few(list(found[0].problems.values()), 1)
+        whys = [why.partition("; expected")[0] for why in found[0].problems.values()]
+        bad = first_few(whys, 1)
         raise ValueError(
             f"none of {counted(len(parts[0]), 'photo')} can be read ({bad}); expected whole image "
             "files. Replace them."
@@ -299,8 +333,10 @@ def _training_rows(found: FoundPhotos, embedded: Embedded, voice: Voice) -> Trai
         "duplicates": len(copies),
         "duplicates_with_another_label": len(other),
     }
+    from protail.data.tables import take
+
     photos = [paths[i] for i in kept]
-    rows = embedded.rows[kept]
+    rows = take(embedded.rows, kept)
     return TrainingRows(found.place, rows, labels, duplicate_of, None, told, photos)
 
 
@@ -322,7 +358,9 @@ def _test_examples(
             f"{found.place}: no photo is left to evaluate on; expected some that can be read and "
             "are not learned from. Add photos, or leave --test out."
         )
-    return Examples(test.rows[kept], found.names[kept], [paths[i] for i in kept])
+    from protail.data.tables import take
+
+    return Examples(take(test.rows, kept), found.names[kept], [paths[i] for i in kept])
 
 
 def _fit_and_test(

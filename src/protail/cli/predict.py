@@ -16,13 +16,14 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice, repeat
+from functools import partial
+from itertools import islice, pairwise, repeat
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import typer
@@ -37,10 +38,15 @@ from protail.cli.command import Voice, command, make_app
 from protail.cli.progress import in_words, row_progress
 from protail.cli.sources import Answers, Array, Model, Photos, open_sources, tell_columns
 
+if TYPE_CHECKING:
+    from protail.data.tables.rows import Engine
+
 Along = Sequence[tuple[Any, ...]]
 
 # Classes named in one piece of the output, all rows together.
 _NAMED_AT_A_TIME = 65_536
+# What stands behind the label where rows may be rejected.
+_REJECTED = ("rejected", "likeliest")
 _JOB, _NEXT = "job.json", "next.part"
 _FORMAT = "protail-predictions-1"
 # All that is ever written in the place of the pieces; "lock" by earlier versions.
@@ -51,7 +57,7 @@ _OURS = re.compile(
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Files with features; photos, their folders or lists.", show_default=False),
+    typer.Argument(help="Files of features, photos, their folders or lists.", show_default=False),
 ]
 Output = Annotated[
     Path,
@@ -71,44 +77,58 @@ def predict(
     columns: opt.Columns = None,
     exclude: opt.Exclude = None,
     keep: opt.Keep = None,
+    engine: opt.Engine = "local",
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Predict the class of each row of any number of files, or of each photo.
 
-    Writes label, probability, distance and novelty. Files of any size are read piece by piece;
-    when stopped, the same command goes on where it was.
+    Writes label, probability, distance and novelty; of a model fitted with --reject also which
+    rows are rejected, whose label is empty, and their likeliest class. When stopped, the same
+    command goes on where it was.
     """
     sources.check_there(*files)
+    from protail.data.tables.shards import find_engine
+
     loaded = Model.load(model, device)
     options = opt.FeatureOptions(features, None, columns, exclude, keep)
-    opened = open_sources(loaded, files, options)
+    if loaded.network:
+        opt.refuse({"--engine": None if engine == "local" else engine}, f"{model} takes photos")
+    by = find_engine(engine)
+    given = open_sources(loaded, files, options)
+    opened = [each for source in given for each in getattr(source, "shards", [source])]
     tell_columns(voice, opened)
-    n_rows = sum(source.n_rows for source in opened)
+    n_rows, thing = sum(source.n_rows for source in opened), "photo" if loaded.network else "row"
     begin = time.perf_counter()
     with in_steps(), PredictionJob(output, loaded, opened, options, top_k, overwrite) as job:
         done = job.n_done
         if done:
-            rows = counted(n_rows, "row")
+            rows = counted(n_rows, thing)
             voice.say(f"Going on after {done:,} of {rows} ({job.parts} holds them).")
-        with row_progress(voice, n_rows, done) as progress:
-            _predict(loaded, opened, job, top_k, progress)
-        n_without = job.finish()
+        with row_progress(voice, n_rows, done, what=thing) as progress:
+            n_rejected = _predict(loaded, opened, job, top_k, progress, by)
+        n_without = job.n_without
+        if n_rows and n_without == n_rows:
+            job.n_done = 0  # nothing in its pieces is worth keeping
+            sources.leave_out_non_finite(n_rows, 0, voice, opened)
+        job.finish()
     seconds = time.perf_counter() - begin
     if n_without:
         what = "Photos that cannot be read" if loaded.network else "Rows with NaN or infinity"
         bad = sources.unreadable_photos(opened)
         listed = f" ({first_few(bad)})" if bad else ""
         voice.say(f"{what}, without a prediction: {n_without:,}{listed}")
-    thing = "photo" if loaded.network else "row"
     n_predicted = max(n_rows - done - n_without, 0)
     voice.say(f"{counted(n_predicted, thing)} predicted in {in_words(seconds)}: {output}")
+    if loaded.rejects:
+        voice.say(f"Rejected, as unknown or doubtful: {n_rejected:,} (their label is empty)")
     unreadable = {"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}
     voice.finish(
         {
             "rows": n_rows,
             "rows_from_earlier_start": done,
             "rows_without_prediction": n_without,
+            **({"rows_rejected": n_rejected} if loaded.rejects else {}),
             **unreadable,
             "seconds": round(seconds, 3),
             "output": str(output),
@@ -122,21 +142,40 @@ def _predict(
     job: PredictionJob,
     top_k: int,
     progress: Callable[[int], None],
-) -> None:
-    # What is written for a row grows with the classes it names.
-    rows_at_a_time = max(1, _NAMED_AT_A_TIME // min(top_k, len(model.classes)))
-    first_of_file = 0
+    engine: Engine | None,
+) -> int:
+    """Predict what is not done yet and count the rejected rows."""
+    first_of_file = n_rejected = 0
     for source in opened:
         start = max(job.n_done - first_of_file, 0)
         if start < source.n_rows:
             kept = source.kept_rows(start) if source.kept else repeat(())
-            for block in source.blocks(start, rows_at_a_time):
+            for answers in _answers(model, source, start, top_k, engine):
+                n_answers = len(answers.answered)
+                job.keep(source, start, answers, list(islice(kept, n_answers)))
+                n_rejected += 0 if answers.rejected is None else int(answers.rejected.sum())
+                start += n_answers
+                progress(n_answers)
                 check_stop()
-                along = list(islice(kept, len(block)))
-                job.keep(source, start, sources.ask(model, block, top_k), along)
-                start += len(block)
-                progress(len(block))
         first_of_file += source.n_rows
+    return n_rejected
+
+
+def _answers(
+    model: Model, source: Any, start: int, top_k: int, engine: Engine | None
+) -> Iterator[Answers]:
+    """Ask about the rows of a file from one on: block by block here, part by part elsewhere."""
+    if engine is None:
+        # What is written for a row grows with the classes it names.
+        rows_at_a_time = max(1, _NAMED_AT_A_TIME // min(top_k, len(model.classes)))
+        return (sources.ask(model, block, top_k) for block in source.blocks(start, rows_at_a_time))
+    from protail.data.tables import ShardedRows
+    from protail.data.tables.rows import Part
+
+    cuts = pairwise([start, *(row for row in source.cuts() if row > start)])
+    parts = [Part(source, begin, end) for begin, end in cuts]
+    rows = ShardedRows(parts, source.width, source.dtype, engine)
+    return rows.map(partial(sources.ask_part, model=model, k=top_k))
 
 
 class Format:
@@ -150,13 +189,16 @@ class Format:
         The labels, by their place.
     kept : dict of str to str
         What comes along out of the files, with the name of its type in pyarrow.
+    rejects : bool
+        Whether rows may be rejected.
     """
 
-    def __init__(self, k: int, classes: Array, kept: dict[str, str]) -> None:
+    def __init__(self, k: int, classes: Array, kept: dict[str, str], rejects: bool) -> None:
         self.k, self.kept = k, kept
         self.label_dtype, self._labels = classes.dtype, classes.tolist()
         # What stands in a row: the likeliest class first, without a number.
-        self.names = ["file", "row", *kept, "label", "probability", "distance", "novelty"]
+        self.names = ["file", "row", *kept, "label", *(_REJECTED if rejects else ())]
+        self.names += ["probability", "distance", "novelty"]
         for place in range(2, k + 1):
             self.names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
 
@@ -173,7 +215,12 @@ class Format:
             named = [self._labels[code] for code in answers.codes[:, place].tolist()]
             numbers = [answers.probabilities[:, place], answers.distances[:, place]]
             numbers += [answers.novelty] if place == 0 else []
-            columns += [_spread(each, answered) for each in (named, *map(_numbers, numbers))]
+            words = [named]
+            if place == 0 and answers.rejected is not None:
+                rejected = answers.rejected.tolist()
+                pairs = zip(named, rejected, strict=True)
+                words = [[None if no else name for name, no in pairs], rejected, named]
+            columns += [_spread(each, answered) for each in (*words, *map(_numbers, numbers))]
         return columns
 
     def write_part(self, path: Path, columns: list[list[Any]]) -> None:
@@ -249,14 +296,18 @@ class _Parquet(Format):
         kinds |= {name: getattr(pa, kind)() for name, kind in self.kept.items()}
         text = self.label_dtype.kind in "UO"
         label = pa.string() if text else pa.from_numpy_dtype(self.label_dtype)
-        usual = {name: label if name.startswith("label") else pa.float64() for name in self.names}
+        usual = dict.fromkeys(self.names, pa.float64())
+        usual |= {name: label for name in self.names if name.startswith(("label", "likeliest"))}
+        usual |= {"rejected": pa.bool_()} if "rejected" in usual else {}
         return pa.schema(list((usual | kinds).items()))
 
 
 _FORMATS: dict[str, type[Format]] = {".csv": _Csv, ".jsonl": Format, ".parquet": _Parquet}
 
 
-def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str, str]]) -> Format:
+def find_format(
+    output: Path, k: int, classes: Array, kept: Sequence[Mapping[str, str]], rejects: bool
+) -> Format:
     """Choose how to write by the suffix of a file.
 
     Parameters
@@ -269,6 +320,8 @@ def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str
         The labels, by their place.
     kept : sequence of mapping of str to str
         What comes along out of each file, with the name of its type in pyarrow.
+    rejects : bool
+        Whether rows may be rejected.
 
     Returns
     -------
@@ -285,7 +338,7 @@ def find_format(output: Path, k: int, classes: Array, kept: Sequence[Mapping[str
             raise ImportError(
                 f"{not_installed(str(output), 'pyarrow', 'tables')} or choose .csv or .jsonl."
             ) from error
-    format = _FORMATS[suffix](k, classes, _common(kept))
+    format = _FORMATS[suffix](k, classes, _common(kept), rejects)
     if taken := [name for name, n in Counter(format.names).items() if n > 1]:
         raise ValueError(
             f"--keep: {taken[0]!r} has a meaning of its own in predictions; expected another name. "
@@ -344,7 +397,7 @@ class PredictionJob:
     ) -> None:
         k = min(top_k, len(model.classes))
         self._format: Format = find_format(
-            output, k, model.classes, [source.kept for source in opened]
+            output, k, model.classes, [source.kept for source in opened], model.rejects
         )
         check_free(output, overwrite=overwrite)
         for source in opened:
@@ -425,18 +478,15 @@ class PredictionJob:
             raise explained(reason, self._output) from error
         self.n_done = stop
 
-    def finish(self) -> int:
-        """Put the pieces together.
+    @property
+    def n_without(self) -> int:
+        """How many rows have no prediction."""
+        return sum(part.n_without for part in self._whole_parts())
 
-        Returns
-        -------
-        int
-            How many rows have no prediction.
-        """
-        parts = self._whole_parts()
+    def finish(self) -> None:
+        """Put the pieces together."""
         with new_file(self._output, overwrite=self._overwrite) as temporary:
-            self._format.join([part.path for part in parts], temporary)
-        return sum(part.n_without for part in parts)
+            self._format.join([part.path for part in self._whole_parts()], temporary)
 
     def _check_ours(self) -> None:
         """Raise where the place of the pieces holds something that is not ours."""
@@ -502,6 +552,7 @@ def _describe(
         "read": {name: given for name, given in vars(options).items() if given},
         "files": [_known_by(source) for source in opened],
         "top_k": k,
+        **({"rejects": True} if model.rejects else {}),
     }
 
 

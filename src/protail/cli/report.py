@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import webbrowser
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,6 +78,9 @@ def report(
     sources.check_there(model, expected="a model's folder")
     sources.check_there(*files or (), *train or ())
     from protail._files import check_free
+    from protail.report import check_installed
+
+    check_installed()
 
     check_free(output, overwrite=overwrite)
     if csv is not None:
@@ -175,19 +179,28 @@ def _examples(
     options: opt.FeatureOptions,
     labels_files: Sequence[Path] | None,
 ) -> tuple[Examples, list[str]]:
-    """Read labelled examples; those that are not finite or not readable are left out."""
+    """Read labelled examples; those that are not finite or not readable are left out.
+
+    Features of photos are taken from where ``fit`` has kept them, and kept there.
+    """
+    from protail.cli.photos import Embedder, embed, kept_features
     from protail.cli.progress import row_progress
     from protail.report import Examples
 
     opened = sources.open_sources(
         model, files, options, labels_files=labels_files, need_labels=True
     )
-    rows, labels, photos = [], [], list[Path]()
-    with row_progress(voice, sum(source.n_rows for source in opened)) as progress:
-        for source in opened:
-            labels.append(sources.labels_for(model.classes, source.labels(), source.path))
-            photos += getattr(source, "files", ())
-            for block in source.blocks():
+    labels = [sources.labels_for(model.classes, source.labels(), source.path) for source in opened]
+    photos = [file for source in opened for file in getattr(source, "files", ())]
+    if model.network is not None:
+        embedder = Embedder.of(model.network)
+        (embedded,) = embed(voice, embedder, [photos], [0], kept_features(model.folder))
+        opened[0].unreadable = [str(photos[i]) for i in embedded.problems]
+        rows = [embedded.rows]
+    else:
+        with row_progress(voice, sum(source.n_rows for source in opened)) as progress:
+            rows = []
+            for block in chain.from_iterable(source.blocks() for source in opened):
                 rows.append(block)
                 progress(len(block))
     found = Examples(

@@ -31,7 +31,8 @@ Output = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Recipe to write, .toml.")
 ]
 JournalFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Trials so far; workers may share it.")
+    str | None,
+    typer.Option(metavar="FILE", help="Trials so far, of all workers; or postgresql://..."),
 ]
 Trials = Annotated[int, typer.Option(metavar="N", help="Trials in all.")]
 Budget = Annotated[
@@ -89,6 +90,7 @@ def search(
         load_data,
         read_searched_keys,
         run_search,
+        suited_data,
     )
     from protail.recipes import load_recipe
 
@@ -107,7 +109,7 @@ def search(
         lists=lists,
         on_bad_image=on_bad_image,
     )
-    images = require_images(loaded, "search with")
+    images = require_images(suited_data(loaded, start), "search with")
     wanted = Search(start, images, keys, score, held_out, seed)
     options = choose_options(start, images, device, compiled=compiled)
     places.check(wanted, overwrite=overwrite)
@@ -124,6 +126,7 @@ def search(
             pruner=pruner,
             options=options,
             watch=_Watch(voice),
+            files=places.files,
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("The same command goes on with the trials so far.") from None
@@ -204,13 +207,16 @@ def _shown(value: Any) -> str:
 class SearchPlaces:
     """What a search leaves: the recipe, and beside it all trials and a picture."""
 
-    def __init__(self, recipe: Path, journal: Path | None = None) -> None:
+    def __init__(self, recipe: Path, journal: str | None = None) -> None:
         if recipe.suffix != ".toml":
             raise OutputError(22, f"{recipe} cannot be written: its name should end in .toml.")
         self.recipe = recipe
         self.trials = recipe.with_suffix(".search.json")
         self.picture = recipe.with_suffix(".search.png")
-        self.journal = journal or recipe.with_suffix(".search.journal")
+        self.files = recipe.with_suffix(".search.files")  # beside a database
+        self.journal: Path | str = recipe.with_suffix(".search.journal")
+        if journal is not None:
+            self.journal = journal if "://" in journal else Path(journal)
 
     def check(self, search: Search, *, overwrite: bool) -> None:
         """Raise unless the places are free, or hold what this very search found so far."""
@@ -230,6 +236,8 @@ class SearchPlaces:
         """Remove the journal of another search, unless one is working on it."""
         from protail.experiments import is_alive
 
+        if isinstance(self.journal, str):
+            return  # each search has a study of its own in a database
         if not _is_of_another(self.journal, search):
             return
         files = self.journal.with_name(f"{self.journal.name}.files")
@@ -245,13 +253,15 @@ class SearchPlaces:
         found = result.recipe
         best = None if result.best is None else result.best.score
         score = "" if best is None else f"{100 * best:.1f}"
+        n_trials = sum(trial.state != "lost" for trial in result.trials)
         note = (
-            f"# Found by protail search, best of {counted(len(result.trials), 'trial')}: scored "
+            f"# Found by protail search, best of {counted(n_trials, 'trial')}: scored "
             f"{score} % ({result.search.score}) on held out training images.\n"
         )
-        self._write(self.recipe, (note + found.to_toml()).encode())
         record = json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        # First what says whose the others are: the same search may replace them.
         self._write(self.trials, record.encode())
+        self._write(self.recipe, (note + found.to_toml()).encode())
         if picture is not None:
             self._write(self.picture, picture)
 

@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import has_magic
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _LOOKED_AT = 1000
 _SHOWN = 12
 # Photos whose features are computed together.
 _PHOTOS_AT_A_TIME = 64
+# As `protail.data.tables.as_place` knows them; nothing large is imported for it.
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
 
 
@@ -41,21 +44,28 @@ def check_there(*places: Path | None, expected: str = "a feature file") -> None:
     """Raise where a file is missing, before anything large is imported to read it."""
     kind = "folder" if expected.endswith("folder") else "file"
     for place in places:
-        if place is not None and not os.path.lexists(place):
+        if place is not None and not os.path.lexists(place) and not _is_pattern(place):
             raise ValueError(
                 f"{place}: there is no such {kind}; expected {expected}. Check the path."
             )
 
 
-def is_of_photos(place: Path) -> bool:
-    """Whether what was given is a folder, or a list of photos, and not a file of features."""
-    if place.is_dir():
-        return True
-    if place.suffix.lower() not in (".csv", ".tsv"):
-        return False
-    from protail.data.images import is_photo_list
+def _is_pattern(place: Path) -> bool:
+    """Whether this is a pattern or an address; what is there is told by whoever opens it."""
+    return bool(_ADDRESS.match(str(place))) or has_magic(str(place))
 
-    return is_photo_list(place)
+
+def is_of_photos(place: Path) -> bool:
+    """Whether what was given is a folder, a photo or a list, and not a file of features."""
+    from protail.data.images import is_photo, is_photo_list
+    from protail.data.tables.shards import shards_in
+
+    if place.is_dir():
+        return _holds_images(place) or not shards_in(place)
+    if not place.exists() and _is_pattern(place):
+        return False
+    is_table = place.suffix.lower() in (".csv", ".tsv")
+    return is_photo(place) or (is_table and is_photo_list(place))
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,11 @@ class Model:
                 "their counts, which groups are made by. Save it with class_counts."
             )
         return np.asarray(counts)
+
+    @property
+    def rejects(self) -> bool:
+        """Whether rows may get no label: the model was fitted with ``reject``."""
+        return getattr(self.head, "choices_", {}).get("novelty_limit") is not None
 
     @property
     def n_features(self) -> int:
@@ -498,6 +513,8 @@ class Answers:
         distance: NaN.
     novelty : ndarray of shape (n_answered,)
         How little each looks like any class.
+    rejected : ndarray of bool, shape (n_answered,), or None
+        Which ones the model does not name; None for a model that names every row.
     """
 
     answered: NDArray[np.bool_]
@@ -505,6 +522,7 @@ class Answers:
     probabilities: Array
     distances: Array
     novelty: Array
+    rejected: NDArray[np.bool_] | None = None
 
 
 def ask(model: Model, rows: Array, k: int = 1) -> Answers:
@@ -530,12 +548,50 @@ def ask(model: Model, rows: Array, k: int = 1) -> Answers:
     k = min(k, len(model.classes))
     if not len(finite):
         nothing = np.empty((0, k), getattr(head, "prototypes_", rows).dtype)
-        return Answers(answered, nothing.astype(np.int64), nothing, nothing, nothing[:, 0])
-    if hasattr(head, "novelty_score"):
-        found = (*head._inference(finite).top_k(k), head.novelty_score(finite))
-    else:
-        found = _ask_network(head, finite, k)
-    return Answers(answered, *found)
+        rejected = np.empty(0, bool) if model.rejects else None
+        codes = nothing.astype(np.int64)
+        return Answers(answered, codes, nothing, nothing, nothing[:, 0], rejected)
+    if not hasattr(head, "_inference"):
+        return Answers(answered, *_ask_network(head, finite, k))
+    inference = head._inference(finite)
+    rejected = inference.collect(inference.rejects) if model.rejects else None
+    codes, probabilities, distances = inference.top_k(k)
+    novelty = head.novelty_score(finite)
+    return Answers(answered, codes, probabilities, distances, novelty, rejected)
+
+
+def ask_all(model: Model, rows: Any) -> Answers:
+    """Ask a model about all rows: of `ShardedRows` part by part, where their engine reads them.
+
+    Parameters
+    ----------
+    model : Model
+        Whom to ask.
+    rows : ndarray or ShardedRows of shape (n_rows, n_features)
+        What to ask about.
+
+    Returns
+    -------
+    Answers
+        What it says.
+    """
+    from protail.data.tables import ShardedRows
+
+    if not isinstance(rows, ShardedRows):
+        return ask(model, rows)
+    return _together(rows.map(partial(ask_part, model=model)))
+
+
+def ask_part(blocks: Iterable[Array], model: Model, k: int = 1) -> Answers:
+    """Ask a model about a part of the rows, block by block."""
+    return _together(ask(model, block, k) for block in blocks)
+
+
+def _together(answers: Iterable[Answers]) -> Answers:
+    """Put answers one below the other."""
+    columns = zip(*(vars(each).values() for each in answers), strict=True)
+    joined: list[Any] = [None if part[0] is None else np.concatenate(part) for part in columns]
+    return Answers(*joined)
 
 
 def _ask_network(network: Network, rows: Array, k: int) -> tuple[Array, Array, Array, Array]:
@@ -632,7 +688,9 @@ class Evaluated:
     n_non_finite : int
         Rows left out.
     evaluation : Evaluation
-        What follows.
+        What follows; a rejected row counts by its likeliest class.
+    rejected : ndarray of bool, shape (n_rows,), or None
+        Which rows the model does not name; None where it names all.
     """
 
     rows: Array
@@ -642,6 +700,7 @@ class Evaluated:
     novelty: Array
     n_non_finite: int
     evaluation: Evaluation
+    rejected: Array | None = None
 
 
 def evaluate_rows(model: Model, sources: Sequence[Any], voice: Voice) -> Evaluated:
@@ -680,13 +739,20 @@ def evaluate_rows(model: Model, sources: Sequence[Any], voice: Voice) -> Evaluat
                         model.classes[answers.codes[:, 0]],
                         answers.probabilities[:, 0],
                         answers.novelty,
+                        np.zeros(len(rows), bool) if answers.rejected is None else answers.rejected,
                     )
                 )
                 start += len(block)
                 progress(len(block))
             n_rows += start
-    rows, truth, predicted, confidence, novelty = map(np.concatenate, zip(*parts, strict=True))
+    columns = zip(*parts, strict=True)
+    rows, truth, predicted, confidence, novelty, rejected = map(np.concatenate, columns)
     leave_out_non_finite(n_rows, len(truth), voice, sources)
+    if not np.isin(truth, model.classes).any():
+        raise ValueError(
+            f"no label in {sources[0].path} is a class of {model.folder} (first: {truth[0]!s}; "
+            f"the model's: {model.classes[0]!s}); expected the same names. Rename them in one."
+        )
     evaluation = Evaluation.from_predictions(
         truth,
         predicted,
@@ -695,4 +761,6 @@ def evaluate_rows(model: Model, sources: Sequence[Any], voice: Voice) -> Evaluat
         confidence=confidence,
         novelty=None if np.isnan(novelty).any() else novelty,
     )
-    return Evaluated(rows, truth, predicted, confidence, novelty, n_rows - len(truth), evaluation)
+    n_non_finite = n_rows - len(truth)
+    found = Evaluated(rows, truth, predicted, confidence, novelty, n_non_finite, evaluation)
+    return replace(found, rejected=rejected) if model.rejects else found

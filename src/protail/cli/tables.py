@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Record = Mapping[str, Mapping[str, Any]]
 
 COST = "cost"
-_VIEWS = {"plain": "{}", "mirrored": "{} (flip)"}
+_VIEWS = ("plain", "mirrored")
 _SCORES = ("all", "many", "medium", "few")
 # A word of text may break where it is longer; a cell of a right-aligned column never does.
 _LONGEST_WORD = 20
@@ -165,7 +165,7 @@ def chosen(record: Record, flipped: bool | None) -> dict[str, dict[str, Any]]:
     >>> chosen({"classifier": {"plain": {"all": 0.5}, "mirrored": {"all": 0.6}}}, True)
     {'classifier': {'mirrored': {'all': 0.6}}}
     """
-    views = list(_VIEWS) if flipped is None else ["mirrored" if flipped else "plain"]
+    views = _VIEWS if flipped is None else ("mirrored" if flipped else "plain",)
     if flipped and not all("mirrored" in scores for scores in record.values()):
         raise ValueError(
             "--flip was given, but the data has no features of flipped test images; expected "
@@ -187,19 +187,13 @@ def show_scores(voice: Voice, runs: Mapping[str, Record]) -> None:
     runs : mapping of str to mapping
         Scores by stage and view, by the name of the run.
     """
-    from protail.evaluation import Evaluation, results_table
+    from protail.experiments import scores_table
 
-    lonely = len(runs) == 1
-    labelled = {
-        label if lonely else f"{name}: {label}": Evaluation.from_dict(scores)
-        for name, record in runs.items()
-        for label, scores in _labelled(record).items()
-    }
-    voice.show(results_table(labelled))
+    voice.show(scores_table(runs))
     for words in dict.fromkeys(_cost_words(record) for record in runs.values()):
         if words:
             voice.show(words)
-    if not lonely:
+    if len(runs) > 1:
         voice.show(f"mean ± standard deviation of {len(runs)} runs:")
         voice.show(_summary_table(summary(runs.values())))
 
@@ -223,9 +217,11 @@ def summary(records: Any) -> dict[str, dict[str, dict[str, float]]]:
     >>> summary([{"classifier": {"plain": {"all": fraction}}} for fraction in (0.25, 0.75)])
     {'classifier': {'all': {'mean': 0.5, 'std': 0.3535533905932738}}}
     """
+    from protail.experiments import scores_by_row
+
     found: dict[str, dict[str, list[float]]] = {}
     for record in records:
-        for label, scores in _labelled(record).items():
+        for label, scores in scores_by_row(record).items():
             for name in _SCORES:
                 if scores.get(name) is not None:
                     found.setdefault(label, {}).setdefault(name, []).append(scores[name])
@@ -235,15 +231,6 @@ def summary(records: Any) -> dict[str, dict[str, dict[str, float]]]:
             for name, each in scores.items()
         }
         for label, scores in found.items()
-    }
-
-
-def _labelled(record: Record) -> dict[str, Any]:
-    return {
-        _VIEWS[view].format(stage): scores
-        for stage, views in record.items()
-        for view, scores in views.items()
-        if view != COST
     }
 
 
@@ -280,6 +267,28 @@ def show_evaluation(voice: Voice, evaluation: Evaluation, name: str) -> None:
     voice.show(evaluation.table(name))
     for line in (*_error_lines(evaluation), *_novelty_lines(evaluation)):
         voice.show(line)
+
+
+def show_rejected(voice: Voice, rejected: Any, known: Any) -> dict[str, float]:
+    """Tell which part of the rows a model does not name; rows of known classes first.
+
+    Parameters
+    ----------
+    voice : Voice
+        Who shows it.
+    rejected, known : ndarray of bool
+        Which rows have no label, and which are of a class that the model knows.
+
+    Returns
+    -------
+    dict
+        The fraction of the ``known`` and of the ``unknown`` ones, where there are any.
+    """
+    parts = {"known": rejected[known], "unknown": rejected[~known]}
+    found = {name: float(part.mean()) for name, part in parts.items() if len(part)}
+    words = [f"{100 * part:.1f} % of the rows of {name} classes" for name, part in found.items()]
+    voice.show(f"rejected: {', '.join(words)}; above they count by their likeliest class")
+    return found
 
 
 def _error_lines(evaluation: Evaluation) -> list[str]:

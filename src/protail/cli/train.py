@@ -43,7 +43,7 @@ ValidationFrom = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="DIR", help="Run to write; for several seeds, their folder."
+        "-o", "--output", metavar="DIR", help="Run to write, else in runs/; of seeds, the folder."
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
@@ -66,6 +66,7 @@ Pretrained = Annotated[
 CheckpointEvery = Annotated[
     float, typer.Option(metavar="SECONDS", help="Least time between checkpoints.")
 ]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Longest wait under torchrun.")]
 Log = Annotated[
     str | None,
     opt.chosen_from("Log there too: ", *SERVICES, metavar="WHERE"),
@@ -102,22 +103,21 @@ def train(
     resume: Resume = False,
     overwrite: opt.Overwrite = False,
     checkpoint_every: CheckpointEvery = 60,
+    timeout: Timeout = 1800,
     device: opt.Device = "auto",
     driver: Driver = "auto",
     compiled: Compile = None,
     cache: Cache = None,
     log: Log = None,
 ) -> None:
-    """Train a recipe on a data set and evaluate what came out.
-
-    The run is by default runs/RECIPE-DATASET-IMBALANCE-seedN.
-    """
+    """Train a recipe on a data set and evaluate what came out."""
     from protail.experiments import (
         check_test_images,
         choose_options,
         is_done,
         load_data,
         plan_steps,
+        suited_data,
     )
     from protail.recipes import load_recipe
 
@@ -126,7 +126,6 @@ def train(
     named = load_recipe(recipe)
     usual = fine_tuning(named) if pretrained else {}
     chosen = named.with_overrides(usual | opt.read_changes(changes))
-    _check_data_root(dataset, data_root)
     data = load_data(
         dataset,
         data_root,
@@ -141,6 +140,7 @@ def train(
         seed=data_seed,
         test_share=test_fraction,
     )
+    data = suited_data(data, chosen)
     jobs = _jobs(chosen, data, seed or [0], output, changed=chosen != named)
     options = choose_options(
         jobs[0].recipe,
@@ -152,6 +152,7 @@ def train(
         resume=resume,
         overwrite=overwrite,
         checkpoint_seconds=checkpoint_every,
+        timeout=timeout,
         cache=cache,
     )
     _check_photos(jobs, from_scratch=from_scratch, resume=resume)
@@ -217,17 +218,6 @@ class Plan:
     def has_images(self) -> bool:
         """Whether there are images to learn a representation from."""
         return self.steps.image_size is not None
-
-
-def _check_data_root(dataset: str, data_root: Path | None) -> None:
-    from protail.data.images import dataset_names
-
-    is_file = dataset not in dataset_names() and os.path.isfile(dataset)
-    if data_root is not None and is_file:
-        raise ValueError(
-            f"--data-root {data_root} is given, but {dataset} holds the data itself; expected one "
-            "of them. Leave --data-root out."
-        )
 
 
 def _jobs(
@@ -298,9 +288,10 @@ def _run(plan: Plan, voice: Voice, log: str | None) -> list[dict[str, Any]]:
                 watch.finish(job, record)
             return records
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            "The same command with --resume goes on from the last checkpoint."
-        ) from None
+        words = "The same command with --resume goes on from the last checkpoint."
+        if plan.options.driver == "fabric" and os.environ.get("WORLD_SIZE", "1") != "1":
+            words += " If nobody stopped it, the summary of torchrun tells which process ended."
+        raise KeyboardInterrupt(words) from None
 
 
 def _show(plan: Plan, records: list[dict[str, Any]], voice: Voice, seconds: float) -> None:
@@ -330,7 +321,7 @@ def _show(plan: Plan, records: list[dict[str, Any]], voice: Voice, seconds: floa
 def say_plan(voice: Voice, plan: Plan) -> None:
     """Say what will be done: recipe, data, device, steps."""
     from protail.data.images import DataSet, FeatureData
-    from protail.experiments import expectation, start_words
+    from protail.experiments import data_words, expectation, feature_words, start_words
 
     recipe, data = plan.jobs[0].recipe, plan.jobs[0].data
     voice.say(f"{recipe.name}: {recipe.title}")
@@ -338,10 +329,10 @@ def say_plan(voice: Voice, plan: Plan) -> None:
     for (stage, settings), start in zip(recipe.phases.items(), starts, strict=True):
         voice.say(f"  {stage}: {_representation_words(settings, start)}")
     if isinstance(data, FeatureData):
-        voice.say(f"  representation: {_given_words(data)}")
+        voice.say(f"  representation: {feature_words(data)}")
     if recipe.classifier is not None:
         voice.say(f"  classifier: {_classifier_words(recipe.classifier)}")
-    voice.say(_data_words(data))
+    voice.say(data_words(data))
     steps = plan.steps
     if steps.image_size is not None and steps.gflops is not None:
         height, width = steps.image_size
@@ -360,13 +351,6 @@ def _representation_words(settings: RepresentationSettings, start: str) -> str:
         f"learning rate {settings.lr:g}, "
         f"weight decay {settings.weight_decay:g}"
     )
-
-
-def _given_words(data: FeatureData) -> str:
-    words = f"that of {data.name}, {counted(data.n_features, 'feature')}"
-    if data.stream is None:
-        return f"{words}; nothing is augmented"
-    return f"{words}; its stream of {len(data.stream):,} stands for sampler and augment"
 
 
 def _classifier_words(settings: ClassifierSettings) -> str:
@@ -395,25 +379,6 @@ def _part(part: str, settings: RepresentationSettings | ClassifierSettings) -> s
         if value and not isinstance(value, bool) and (key in telling or value != usual.get(key))
     )
     return f"{name} ({shown})" if shown else name
-
-
-def _data_words(data: DataSet | FeatureData) -> str:
-    from protail.profile import ClassProfile
-
-    profile = data.train.profile
-    by = getattr(data, "group_counts", None)
-    grouped = profile if by is None else ClassProfile(by)
-    groups = ", ".join(f"{name} {len(group)}" for name, group in grouped.groups().items())
-    skipped = data.description.get("images_skipped")
-    left_out = ""
-    if skipped:
-        lost = counted(skipped, "image cannot be read and is", "images cannot be read and are")
-        left_out = f"; {lost} left out"
-    return (
-        f"{data.name}: {counted(len(data.train), 'image')} to learn from, {len(data.test):,} to "
-        f"evaluate on, {counted(profile.n_classes, 'class', 'classes')} ({groups}), "
-        f"imbalance {profile.imbalance:.4g}{left_out}"
-    )
 
 
 def _device_words(plan: Plan) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from protail.options import Range
 from protail.profile import ClassProfile, host_array
 
 GROUPS = ("many", "medium", "few")
@@ -127,20 +128,13 @@ def class_groups(
             "every class, in the order of classes."
         )
     profile = ClassProfile(host_array(counts))
-    whole_number(many, "many", least=0)
-    whole_number(few, "few", least=0)
+    Range(kind=int).check("many", many)
+    Range(kind=int).check("few", few)
     groups = profile.groups(many, few)
     group_of = np.empty(n_classes, dtype=np.int64)
     for index, name in enumerate(GROUPS):
         group_of[groups[name]] = index
     return profile.counts, group_of
-
-
-def whole_number(value: object, name: str, least: int) -> int:
-    """Check a whole number."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name}={value!r}; expected a whole number, {least} or more.")
-    return int(value)
 
 
 def scores(values: ArrayLike | torch.Tensor, name: str) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from protail.evaluation._checks import GROUPS
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from protail.evaluation._comparison import Comparison
-    from protail.evaluation._evaluation import Evaluation
+    from protail.evaluation.comparison import Comparison
+    from protail.evaluation.evaluation import Evaluation
 
 _HEADERS = {
     "all": "all",
@@ -26,7 +26,9 @@ _HEADERS = {
 }
 
 
-def results_table(results: Mapping[str, Evaluation], title: str | None = None) -> Table:
+def results_table(
+    results: Mapping[str, Evaluation], title: str | None = None, *, without: Collection[str] = ()
+) -> Table:
     """Make a rich table with one row for each evaluation, in per cent.
 
     Parameters
@@ -35,6 +37,8 @@ def results_table(results: Mapping[str, Evaluation], title: str | None = None) -
         The evaluations by the name of their row.
     title : str, optional
         What stands above the table.
+    without : collection of str
+        Scores that are left out, such as "macro_f1".
 
     Returns
     -------
@@ -58,15 +62,43 @@ def results_table(results: Mapping[str, Evaluation], title: str | None = None) -
     shown = [
         name
         for name in _HEADERS
-        if any(getattr(result, name) is not None for result in results.values())
+        if name not in without
+        and any(getattr(result, name) is not None for result in results.values())
     ]
     for name in shown:
-        sizes = {result.groups[name].size for result in results.values()} if name in GROUPS else ()
+        sizes = {group_size(result, name) for result in results.values()} if name in GROUPS else ()
         table.add_column(_header(name, sizes), justify="right")
     for label, result in results.items():
         cells = [_per_cent(getattr(result, name)) for name in shown]
         table.add_row(_text(label), *map(_text, cells))
     return table
+
+
+def group_size(result: Evaluation, group: str) -> str:
+    """Count the classes of a group; where some have no test rows, those that have.
+
+    Parameters
+    ----------
+    result : Evaluation
+        What was evaluated.
+    group : str
+        "many", "medium" or "few".
+
+    Returns
+    -------
+    str
+        As in "3" or "2 of 3".
+
+    Examples
+    --------
+    >>> from protail.evaluation import Evaluation, group_size
+    >>> result = Evaluation.from_predictions([0], [1], classes=[0, 1], counts=[9, 3])
+    >>> group_size(result, "few")
+    '1 of 2'
+    """
+    members = result.groups[group]
+    tested = int((result.class_rows[members] > 0).sum())
+    return str(tested) if tested == members.size else f"{tested} of {members.size}"
 
 
 def comparison_table(comparison: Comparison, first_name: str, second_name: str) -> Table:
@@ -79,7 +111,7 @@ def comparison_table(comparison: Comparison, first_name: str, second_name: str) 
     for name, difference in comparison.differences.items():
         if difference is None:
             continue
-        sizes = {comparison.group_classes[name]} if name in GROUPS else ()
+        sizes = {str(comparison.group_classes[name])} if name in GROUPS else ()
         cells = (
             _per_cent(difference.first),
             _per_cent(difference.second),
@@ -106,7 +138,7 @@ def _text(words: str) -> Text:
     return Text(str(words))
 
 
-def _header(name: str, sizes: set[int] | tuple[()]) -> Text:
+def _header(name: str, sizes: set[str] | tuple[()]) -> Text:
     """Name a score; a group with its number of classes where all results agree on it."""
     header = _HEADERS[name]
     return _text(f"{header} ({next(iter(sizes))})" if len(sizes) == 1 else header)

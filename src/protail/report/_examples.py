@@ -19,6 +19,8 @@ NO_PREDICTIONS = "This needs predictions on labelled examples: protail report MO
 # Pixels of the longer side of a photo in a card.
 _SIDE = 176
 _SHOWN, _LISTED = 8, 100
+# Log odds from which on a label is worth a doubt.
+_SURE = 3
 # Part of the usual distance from the nearest example; products that are worth a minute.
 _ALIKE, _MOST_PRODUCTS = 0.35, 2e12
 _ROWS_AT_A_TIME = 1024
@@ -148,11 +150,14 @@ def _suspected(data: ReportData, gallery: Gallery) -> list[Section]:
         ],
         is_open=not cards,
     )
-    says = [
-        f"{counted(len(data.suspected[0]), 'training example is', 'training examples are')} "
-        "explained better by another class, each judged by the others. A wrong label costs most "
-        "where a class has few examples."
-    ]
+    n, sure = len(data.suspected[0]), int((data.suspected[2] > _SURE).sum())
+    words = f"Judged by the others, {n:,} of {counted(len(training), 'training example')} "
+    words += "looks more like another class" if n == 1 else "look more like another class"
+    if sure:
+        worth = "is worth a look; the rest may just look alike" if sure < n else "is worth a look"
+        words += f"; {sure:,} with log odds above {_SURE} (20 times likelier) "
+        words += worth if sure == 1 else worth.replace("is worth", "are worth")
+    says = [f"{words}. A wrong label costs most where a class has few examples."]
     return [Section("wrong-training-labels", title, says, cards=cards, tables=[table])]
 
 

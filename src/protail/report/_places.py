@@ -91,9 +91,6 @@ def _map_figure(
             "y": float(y),
             "yshift": 17,
             "showarrow": False,
-            "bgcolor": "--card",
-            "opacity": 0.9,
-            "borderpad": 1,
             "font": {"size": 12, "color": "--ink"},
         }
         for c, (x, y) in zip(placed, prototypes, strict=True)

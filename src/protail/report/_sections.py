@@ -223,7 +223,7 @@ def group_section(evaluation: Evaluation) -> Section:
         rows.append(
             (
                 labels.get(name, name),
-                len(members),
+                int((evaluation.class_rows[members] > 0).sum()),
                 int(evaluation.class_rows[members].sum()),
                 score,
                 *(found[name] or (None, None)),
@@ -371,12 +371,12 @@ def confusion_section(data: ReportData, gallery: Gallery) -> Section:
         rows,
         is_open=not cards,
     )
-    share = sum(n for _, n in ranked[:10]) / len(wrong)
-    says = [
-        f"{counted(len(wrong), 'example is', 'examples are')} wrong, in "
-        f"{counted(len(ranked), 'pair', 'pairs')} of classes; the first "
-        f"{min(10, len(ranked))} hold {percent(share)} of the errors."
-    ]
+    where = f"{counted(len(ranked), 'pair')} of classes"
+    words = f"{counted(len(wrong), 'example is', 'examples are')} wrong, in {where}"
+    if len(ranked) > 10:
+        share = sum(n for _, n in ranked[:10]) / len(wrong)
+        words += f"; the first 10 hold {percent(share)} of the errors"
+    says = [f"{words}."]
     figures = [_matrix(data, ways)] if len(names) <= _MATRIX_CLASSES else []
     return Section("confusion", title, says, figures, cards, [table])
 
@@ -416,7 +416,9 @@ def _matrix(data: ReportData, ways: Counter[tuple[int, int]]) -> Figure:
                 "x": names,
                 "y": names,
                 "colorscale": [[0, "--card"], [1, "--few"]],
-                "colorbar": {"title": {"text": "errors"}, "thickness": 12},
+                "showscale": False,
+                "text": [[str(n) if n else "" for n in row] for row in matrix.tolist()],
+                "texttemplate": "%{text}",
                 "hovertemplate": "%{y} taken for %{x}: %{z}<extra></extra>",
                 "xgap": 1,
                 "ygap": 1,
@@ -433,12 +435,13 @@ def _matrix(data: ReportData, ways: Counter[tuple[int, int]]) -> Figure:
             "yaxis": {
                 "title": {"text": "true"},
                 "automargin": True,
+                "dtick": 1,
                 "autorange": "reversed",
                 "showgrid": False,
                 "type": "category",
             },
         },
-        max(320, 180 + 17 * len(order)),
+        260 + 20 * len(order),
     )
 
 

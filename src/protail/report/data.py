@@ -376,15 +376,8 @@ def _suspected(network: Network, training: Examples) -> tuple[Array, Array, Arra
 def _novelty(network: Network, rows: Array) -> Array | None:
     """Say how far rows are from what they are nearest to; None for a head without distances."""
     head: Any = network.head
-    if hasattr(head, "novelty_score"):
-        return np.asarray(head.novelty_score(rows))
-    if not hasattr(head, "distances"):
-        return None
-    import torch
-
-    with torch.no_grad():
-        found = head.distances(torch.from_numpy(rows).to(network.device, torch.float32))
-    return np.asarray(found.amin(1).cpu())
+    knows = hasattr(head, "novelty_score") or hasattr(head, "distances")
+    return np.asarray(headless(network).novelty_score(rows)) if knows else None
 
 
 def _facts(network: Network) -> dict[str, str]:

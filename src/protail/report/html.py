@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,7 +82,7 @@ def write_report(
     check_free(place, overwrite=overwrite)
     if csv is not None:
         check_free(csv, overwrite=overwrite, folder=True)
-    _libraries()  # said before the work
+    check_installed()
     sections, explored = sections_of(data)
     page = _page(data, sections, explored)
     with new_file(place, overwrite=overwrite) as temporary:
@@ -116,15 +117,27 @@ def _write_tables(
                 (into / f"{table.name}.csv").write_text(table.csv(), encoding="utf-8")
 
 
-def _libraries() -> tuple[Any, Any]:
-    """Import what a page is made with, or say what installs it."""
+def check_installed() -> tuple[Any, Any]:
+    """Import what a page is made with, jinja2 and plotly, or say what installs it.
+
+    Returns
+    -------
+    tuple of modules
+        Both of them.
+
+    Examples
+    --------
+    >>> from protail.report import check_installed
+    >>> [module.__name__ for module in check_installed()]
+    ['jinja2', 'plotly.offline']
+    """
     jinja2 = imported("jinja2", "a report", "jinja2", "report")
     plotly = imported("plotly.offline", "a report", "plotly", "report")
     return jinja2, plotly
 
 
 def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any] | None) -> str:
-    jinja2, plotly = _libraries()
+    jinja2, plotly = check_installed()
     folder = files("protail.report") / "page"
     parts = {
         name: (folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")
@@ -132,6 +145,7 @@ def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["breakable"] = _breakable
     return str(
         environment.from_string(parts["page.html"]).render(
             data=data,
@@ -149,6 +163,13 @@ def _page(data: ReportData, sections: Sequence[Section], explored: dict[str, Any
             plotly=jinja2.utils.markupsafe.Markup(plotly.get_plotlyjs()),
         )
     )
+
+
+def _breakable(text: object) -> Any:
+    """Let a name break where its words end, as in Brown_Pelican."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([_/-]+)", r"\1<wbr>", str(escape(text))))
 
 
 def _figures(sections: Sequence[Section]) -> list[Any]:

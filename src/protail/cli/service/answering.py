@@ -70,7 +70,7 @@ class Answerer:
         self.model, self.most_pixels = model, most_pixels
         self._inference: Any = None
         head: Any = model.head
-        if hasattr(head, "novelty_score"):
+        if hasattr(head, "_inference"):
             some = np.ones((1, self.n_features), np.float32)
             self._inference = head._inference(some)
             self._asked(self._inference, 1)
@@ -151,7 +151,8 @@ class Answerer:
         -------
         list of dict
             For each row ``label``, ``probability``, ``novelty`` and ``top``: the likeliest classes
-            with their ``code``, ``label``, ``probability`` and ``distance``.
+            with their ``code``, ``label``, ``probability`` and ``distance``. Of a model that
+            rejects also ``rejected``; then ``label`` is None.
         """
         answers = self._answers(rows, min(k, len(self.model.classes)))
         if not np.isfinite(answers.probabilities).all():
@@ -168,6 +169,9 @@ class Answerer:
                 )
             ]
             first = {"label": names[0], "probability": probabilities[0]}
+            if answers.rejected is not None:
+                first["rejected"] = bool(answers.rejected[row])
+                first["label"] = None if first["rejected"] else names[0]
             found.append({**first, "novelty": _finite(float(answers.novelty[row])), "top": top})
         return found
 
@@ -180,9 +184,9 @@ class Answerer:
         inference._features = head._placed(rows, inference._features.device, keep=False)
         return Answers(np.ones(len(rows), bool), *self._asked(inference, k))
 
-    @staticmethod
-    def _asked(inference: Any, k: int) -> tuple[Array, Array, Array, Array]:
-        return (*inference.top_k(k), inference.collect(inference.novelty_of))
+    def _asked(self, inference: Any, k: int) -> tuple[Array, Array, Array, Array, Array | None]:
+        rejected = inference.collect(inference.rejects) if self.model.rejects else None
+        return (*inference.top_k(k), inference.collect(inference.novelty_of), rejected)
 
 
 def _decoded(data: bytes, most_pixels: int) -> Image:
@@ -198,7 +202,7 @@ def _decoded(data: bytes, most_pixels: int) -> Image:
             with Image.open(io.BytesIO(data), formats=PHOTO_FORMATS) as image:
                 width, height = image.size
             if width * height <= most_pixels:
-                return read_image(io.BytesIO(data))  # type: ignore[arg-type]
+                return read_image(io.BytesIO(data))
     except Image.DecompressionBombError as error:
         raise RefusedError(413, f"the photo has too many pixels; {expected}.") from error
     except (OSError, ValueError, SyntaxError, MemoryError, DataSetError) as error:

@@ -51,7 +51,9 @@ class Thumbnails:
 
         place = folder / "train" if (folder / "train").is_dir() else folder
         if not place.is_dir():
-            raise ValueError(f"{folder}: there is no such folder; expected one of class folders.")
+            raise ValueError(
+                f"{folder}: there is no such folder; expected class folders. Check --photos."
+            )
         codes = {str(name): code for code, name in enumerate(classes)}
         found: dict[int, list[Path]] = {}
         for below in sorted(place.iterdir()):

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from protail.evaluation._checks import GROUPS, ClassCodes, class_groups, truth_codes, whole_number
+from protail.evaluation._checks import GROUPS, ClassCodes, class_groups, truth_codes
 from protail.evaluation._tables import comparison_table
+from protail.options import Range
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -154,8 +155,8 @@ class Comparison:
         >>> comparison.only_first, comparison.only_second, comparison.all.difference
         (1, 1, 0.0)
         """
-        n_resamples = whole_number(n_resamples, "n_resamples", least=1)
-        _check_level(confidence_level)
+        Range(1, kind=int).check("n_resamples", n_resamples)
+        Range(high=1, closed="neither").check("confidence_level", confidence_level)
         codes = ClassCodes(classes)
         _, group_of = class_groups(counts, codes.labels.size, many, few)
         y, known = truth_codes(truth, codes)
@@ -182,7 +183,7 @@ class Comparison:
             ),
             n_rows=int(known.sum()),
             n_unseen=int((~known).sum()),
-            n_resamples=n_resamples,
+            n_resamples=int(n_resamples),
             confidence_level=float(confidence_level),
         )
 
@@ -242,13 +243,6 @@ class Comparison:
 
     def __rich__(self) -> Table:
         return self.table()
-
-
-def _check_level(confidence_level: float) -> None:
-    if not isinstance(confidence_level, int | float) or not 0 < confidence_level < 1:
-        raise ValueError(
-            f"confidence_level={confidence_level!r}; expected a number between 0 and 1, as 0.95."
-        )
 
 
 def _compare(
