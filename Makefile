@@ -27,7 +27,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow test-latest lint lock format run docs bench clean
+.PHONY: help test test-slow test-latest lint lock audit format run docs bench clean
 
 help:
 	@echo "make test         set up .venv if needed, then run the tests and the documentation examples"
@@ -36,6 +36,7 @@ help:
 	@echo "make test-slow    make test, slow tests included"
 	@echo "make test-latest  make test and make lint with the newest release of every dependency"
 	@echo "make lock         write $(LOCK) again, with the newest releases"
+	@echo "make audit        licences of what protail brings, and known vulnerabilities"
 	@echo "make format       rewrite the code in the project's style"
 	@echo "make docs         the documentation, into site/"
 	@echo "make bench        speed, memory and accuracy of the estimator beside its rivals"
@@ -65,6 +66,10 @@ lock:
 	@.venv-lock/bin/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 \
 	  --upgrade --generate-hashes --no-annotate --custom-compile-command 'make lock' --output-file $(LOCK)
 	@rm -rf .venv-lock
+
+audit: $(STAMP)
+	@echo "== licences, and known vulnerabilities (pip-audit)"
+	@$(BIN)/python tools/audit.py
 
 lint: $(STAMP)
 	@echo "== style (ruff)"
