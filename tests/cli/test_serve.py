@@ -15,6 +15,7 @@ from protail import Network, PrototypeClassifier
 from protail.data.augment import InputSpec
 from protail.models.backbones import make_backbone
 from protail.models.heads import make_head
+from reference.patience import PATIENCE
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -274,12 +275,13 @@ def browser():
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_the_page_in_a_browser(browser, server, place, scheme, width):
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.set_default_timeout(1000 * PATIENCE)
     said, asked = [], []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(server)
-    page.wait_for_function("document.querySelector('#about').textContent")
+    page.locator("#about:not(:empty)").wait_for()  # a function to wait for is against the CSP
     assert page.inner_text("#about") == "3 classes; the nearest prototype decides"
     page.set_input_files("#file", place / "photos" / "bee" / "0.jpg")
     page.wait_for_selector("#answers .percent")
