@@ -185,10 +185,13 @@ def template():
     return (ROOT / "docs/leaderboard.md.template").read_text(encoding="utf-8")
 
 
-def test_the_page_is_what_its_template_and_the_results_make(template):
-    page = (ROOT / "docs/leaderboard.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["leaderboard", "summary"])
+def test_a_page_is_what_its_template_and_the_results_make(name):
+    template = (ROOT / f"docs/{name}.md.template").read_text(encoding="utf-8")
+    page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
     assert page == fill(template, Results(ROOT / "results" / "cells")), "run: protail bench write"
     assert "{{" not in page
+    assert "not run yet" not in page
     assert numbers_without_address(template) == []
 
 
