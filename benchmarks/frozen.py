@@ -374,14 +374,14 @@ def print_mixes(features: Path) -> None:
 
 
 def print_speed(features: Path) -> None:
-    """Print how long fits and predictions take, in milliseconds of all threads."""
+    """Print how long fits and predictions take, in milliseconds."""
 
     def median(call: Callable[[], Any], times: int) -> float:
         seconds = []
         for _ in range(times):
-            start = time.process_time()
+            start = time.perf_counter()
             call()
-            seconds.append(time.process_time() - start)
+            seconds.append(time.perf_counter() - start)
         return 1000 * float(np.median(seconds))
 
     chosen = [(name, next(problems(tail, features))) for name, tail in DEVELOP.items()]

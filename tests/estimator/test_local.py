@@ -34,8 +34,9 @@ def nearness(x, landmarks, width):
 )
 def test_columns_of_two_rows_say_how_near_they_are(n_rows, n_channels, spread, seed):
     rows = np.random.default_rng(seed).normal(size=(n_rows, n_channels))
-    columns = LandmarkFeatures.of(torch.from_numpy(rows), spread)
+    columns = LandmarkFeatures.of(torch.from_numpy(rows), torch.arange(n_rows), spread)
     found = columns(torch.from_numpy(rows))
+    assert_allclose(found, columns.column_nm, rtol=1e-6, atol=1e-6 * spread)
     expected = spread**2 * nearness(rows, rows, columns.width)
     assert_allclose(found @ found.mT, expected, rtol=2e-3, atol=2e-3 * spread**2)
 
@@ -45,7 +46,8 @@ def test_columns_of_two_rows_say_how_near_they_are(n_rows, n_channels, spread, s
 def test_what_was_learned_of_columns_as_weights(n_rows, seed):
     rng = np.random.default_rng(seed)
     landmarks, x, added = (rng.normal(size=size) for size in ((n_rows, 3), (5, 3), (4, n_rows)))
-    columns = LandmarkFeatures.of(torch.from_numpy(landmarks), 3.0)
+    rows, index = torch.from_numpy(np.concatenate([x, landmarks])), torch.arange(5, 5 + n_rows)
+    columns = LandmarkFeatures.of(rows, index, 3.0)
     corrections = columns.corrections(torch.from_numpy(added), torch.from_numpy(landmarks))
     expected = nearness(x, landmarks, columns.width) @ corrections.weight_cm.numpy().T
     assert_allclose(corrections(torch.from_numpy(x)), expected, rtol=1e-9, atol=1e-9)

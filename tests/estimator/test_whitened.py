@@ -8,6 +8,7 @@ from sklearn.metrics import balanced_accuracy_score, recall_score
 
 from protail import PrototypeClassifier
 from protail.baselines import logit_adjusted_regression, nearest_class_mean
+from protail.estimator import _whitened
 from protail.estimator._features import PREPARATIONS, Features, Placement
 from protail.estimator._gaussian import ClosedForm
 from protail.estimator._whitened import choose, even_sample, harmless
@@ -155,3 +156,17 @@ def test_classes_that_come_one_after_the_other():
         fitted.partial_fit(rows[labels == label], labels[labels == label])
     assert fitted.score(rows, labels) > 0.95
     assert fitted.predict_proba(rows).max(1).mean() > 0.8
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_steps_on_as_many_coordinates_as_rows_come_to_the_same(local, monkeypatch):
+    rng = np.random.default_rng(0)
+    codes = np.repeat(np.arange(20), 6)
+    x = (rng.normal(size=(20, 300))[codes] + 3 * rng.normal(size=(120, 300))).astype(np.float32)
+    found = []
+    for pays in (True, False):
+        monkeypatch.setattr(_whitened, "_pays", lambda *_, pays=pays: pays)
+        fitted = PrototypeClassifier(local=local, memorised=False).fit(x, codes)
+        assert fitted.choices_["learned"]
+        found.append(fitted.decision_function(x))
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-3)

@@ -11,7 +11,6 @@ other words: Nyström features of a rational quadratic kernel with alpha = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -48,41 +47,52 @@ class LandmarkFeatures:
     Of any two rows, the product of their columns is ``spread^2`` times how near they are.
     """
 
-    landmark_md: Tensor
+    rows_nd: Tensor  # that landmarks were taken from, and their columns
+    column_nm: Tensor
+    index_m: Tensor
     width: float
     spread: float
+    triangle_mm: Tensor  # lower, the Cholesky factor of how near landmarks are
 
     @classmethod
-    def of(cls, landmark_md: Tensor, spread: float) -> LandmarkFeatures:
-        """Take at least two prepared rows for landmarks."""
-        square_mm = _squares(landmark_md, landmark_md)
+    def of(cls, x_nd: Tensor, index_m: Tensor, spread: float) -> LandmarkFeatures:
+        """Take at least two of some prepared rows for landmarks."""
+        square_nm = _squares(x_nd, x_nd[index_m])
+        square_mm = square_nm[index_m]
         median = square_mm[torch.ones_like(square_mm, dtype=torch.bool).triu(1)].median()
-        least = torch.finfo(median.dtype).tiny ** 0.5
-        return cls(landmark_md, _WIDTH * float(median.clamp_min(least)), spread)
+        width = _WIDTH * float(median.clamp_min(torch.finfo(median.dtype).tiny ** 0.5))
+        near_mm = _near(square_mm.double(), width)
+        near_mm.diagonal().add_(_DEPENDENT)
+        triangle_mm = torch.linalg.cholesky(near_mm).to(x_nd)
+        column_nm = _columns(triangle_mm, _near(square_nm, width), spread)
+        return cls(x_nd, column_nm, index_m, width, spread, triangle_mm)
 
     def __call__(self, x_nd: Tensor) -> Tensor:
         """Give the columns (rows, landmarks) of prepared rows."""
-        near_mn = _nearness(x_nd, self.landmark_md, self.width).mT
-        column_mn = torch.linalg.solve_triangular(self._triangle_mm, near_mn, upper=False)
-        column_nm: Tensor = self.spread * column_mn.mT
-        return column_nm
+        if x_nd is self.rows_nd:
+            return self.column_nm
+        near_nm = _nearness(x_nd, self.rows_nd[self.index_m], self.width)
+        return _columns(self.triangle_mm, near_nm, self.spread)
 
     def corrections(self, added_cm: Tensor, landmark_md: Tensor) -> Corrections:
         """Write what was learned of the columns as weights of the same landmarks."""
-        weight_mc = torch.linalg.solve_triangular(self._triangle_mm.mT, added_cm.mT, upper=True)
+        weight_mc = torch.linalg.solve_triangular(self.triangle_mm.mT, added_cm.mT, upper=True)
         return Corrections(landmark_md, self.width, self.spread * weight_mc.mT)
 
-    @cached_property
-    def _triangle_mm(self) -> Tensor:
-        near_mm = _nearness(self.landmark_md, self.landmark_md, self.width).double()
-        near_mm.diagonal().add_(_DEPENDENT)
-        triangle_mm: Tensor = torch.linalg.cholesky(near_mm)
-        return triangle_mm.to(self.landmark_md)
+
+def _columns(triangle_mm: Tensor, near_nm: Tensor, spread: float) -> Tensor:
+    column_mn = torch.linalg.solve_triangular(triangle_mm, near_nm.mT, upper=False)
+    column_nm: Tensor = spread * column_mn.mT
+    return column_nm
 
 
 def _nearness(x_nd: Tensor, landmark_md: Tensor, width: float) -> Tensor:
     """Say how near rows are to each landmark: 1 at it, 0 far away."""
-    return _squares(x_nd, landmark_md).mul_(1 / width).add_(1).reciprocal_()
+    return _near(_squares(x_nd, landmark_md), width)
+
+
+def _near(square_nm: Tensor, width: float) -> Tensor:
+    return square_nm.mul_(1 / width).add_(1).reciprocal_()
 
 
 def _squares(x_nd: Tensor, y_md: Tensor) -> Tensor:

@@ -383,10 +383,8 @@ class _Space:
 
     def corrections(self, columns: LandmarkFeatures, added_cm: Tensor) -> Corrections:
         """Write what was learned of columns for rows with all their channels."""
-        landmark_md = columns.landmark_md
-        if self.span is not None:
-            landmark_md = self.span.back(landmark_md)
-        return columns.corrections(added_cm, landmark_md)
+        rows = self.learnable if self.span is None else self.span.whole
+        return columns.corrections(added_cm, rows.x_nd[columns.index_m])
 
 
 class _Span(NamedTuple):
@@ -511,21 +509,22 @@ def _learned_best(space: _Space, choice: Choice, *, local: bool) -> _Learned:
     honest = _learned_by_halves(mapped, choice)
     index_m = _landmarks(rows, choice) if local else None
     if index_m is not None:
-        columns = LandmarkFeatures.of(rows.at(index_m).x_nd, _SPREAD * math.sqrt(_RESIDUAL_RIDGE))
-        column_nm = columns(rows.x_nd)
-        tried = _learned_by_halves(mapped, choice, column_nm)
+        columns = LandmarkFeatures.of(rows.x_nd, index_m, _SPREAD * math.sqrt(_RESIDUAL_RIDGE))
+        tried = _learned_by_halves(mapped, choice, columns.column_nm)
         if _surprise(*tried, choice) < _surprise(*honest, choice):
-            return _Learned(_learned(mapped, choice, LBFGS_STEPS, column_nm), columns, tried)
+            added_ce = _learned(mapped, choice, LBFGS_STEPS, columns.column_nm)
+            return _Learned(added_ce, columns, tried)
     return _Learned(_learned(mapped, choice, LBFGS_STEPS), None, honest)
 
 
-def _landmarks(rows: Rows, choice: Choice) -> NDArray[np.int64] | None:
+def _landmarks(rows: Rows, choice: Choice) -> Tensor | None:
     """Choose rows as evenly over the classes as they go, where there is something to correct."""
     n_rows, (n_classes, n_channels) = len(rows.code_n), choice.form.mean_cd.shape
     n_most = min(int(_MOST_LOCAL_WORK / (n_rows * n_classes)) - n_channels, _MOST_LANDMARKS)
     if choice.saturated or n_rows < 2 or n_most < min(n_rows, _FEWEST_LANDMARKS):
         return None
-    return even_sample(rows.code_n.cpu().numpy(), n_most, np.random.default_rng(0))
+    index = even_sample(rows.code_n.cpu().numpy(), n_most, np.random.default_rng(0))
+    return torch.from_numpy(index).to(rows.code_n)
 
 
 def _surprise(honest: Rows, logits_nc: Tensor, choice: Choice) -> float:
@@ -670,17 +669,25 @@ def _learned(rows: Rows, choice: Choice, n_steps: int, column_nm: Tensor | None 
     count_c = torch.bincount(code_n, weight_n.to(base_nc), minlength=len(form.weight_c))
     base_nc = choice.calibration(base_nc, form.weight_c) + count_c.clamp_min(1).log()
     filled_c = form.weight_c > 0
-    wide_ne = _beside(z_nd, column_nm)
-    added_ce = wide_ne.new_zeros(len(form.mean_cd), wide_ne.shape[1])
+    wide = rows._replace(x_nd=_beside(z_nd, column_nm))
+    span = _Span.of(wide) if _pays(wide, len(form.mean_cd), n_steps) else None
+    x_ne = wide.x_nd if span is None else span.triangle_nn.to(z_nd)
+    added_ce = x_ne.new_zeros(len(form.mean_cd), x_ne.shape[1])
     added_ce[filled_c] = learn_residual(
-        wide_ne,
+        x_ne,
         (filled_c.cumsum(0) - 1)[code_n],
         base_nc[:, filled_c],
         _RESIDUAL_RIDGE,
         weight_n=weight_n,
         n_steps=n_steps,
     )
-    return added_ce
+    return added_ce if span is None else span.back(added_ce)
+
+
+def _pays(wide: Rows, n_classes: int, n_steps: int) -> bool:
+    """Say whether steps on as many coordinates as there are rows save more than finding these."""
+    n_rows, n_channels = wide.x_nd.shape
+    return n_rows * n_channels < 4 * n_steps * n_classes * (n_channels - n_rows)
 
 
 def linear(
