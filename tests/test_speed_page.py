@@ -135,3 +135,6 @@ def test_the_table_of_split_heads():
         traffic = f"{row['received KiB a step']:.1f} | {row['received KiB a search']:.1f}"
         cells = f"{row['processes']} | {row['classes here']:,} | {held}"
         assert f"| {cells} | {row['peak MiB']:,.0f} | {traffic} |" in page
+        short = f"{row['processes']} | {row['classes here']:,} | {row['prototypes MiB']:,.0f}"
+        short += f" | {row['peak MiB']:,.0f} | {row['received KiB a step']:.1f}"
+        assert f"| {short} |" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
