@@ -59,6 +59,9 @@ def test_a_saved_classifier_is_a_network():
     assert repr(network) == "Network(10 classes, feature rows of 64 numbers)"
     with pytest.raises(ValueError, match="no backbone"):
         network.features(rows)
+    for photos in ("x.jpg", ["x.jpg", "y.jpg"], Path("x.jpg")):
+        with pytest.raises(ValueError, match=r"'x\.jpg'.* no backbone; expected feature rows of"):
+            network.predict(photos)
 
 
 def test_a_run_of_0_1_0_on_features_is_a_network():

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from protail._files import new_folder, read_folder
-from protail._messages import counted, why
+from protail._messages import OWN_PART, counted, why
 from protail.data.augment import CIFAR_MEAN, CIFAR_STD, InputSpec, make_loader_transform
 from protail.data.images import IMAGE_SUFFIXES, DataSetError, read_image
 from protail.estimator import (
@@ -510,10 +510,11 @@ class Network:
             raise
         except _MISFITS as error:
             told = str(error) if isinstance(error, ValueError) else why(error)
-            raise RunError(
-                f"{run.folder}: its files do not make a network: {told} Expected what protail "
-                "train wrote: get a whole copy, or train again."
-            ) from error
+            remedy = " Expected what protail train wrote: get a whole copy, or train again."
+            if OWN_PART in told:  # nothing is wrong with the files
+                remedy = ""
+            problem = f"its files do not make a network: {told}{remedy}"
+            raise RunError(f"{run.folder}: {problem}") from error
 
     @classmethod
     def _of_run(cls, run: Run, device: torch.device) -> Self:
@@ -570,7 +571,16 @@ class Network:
         return f"Network of {counted(len(self.classes_), 'class', 'classes')}", facts
 
     def _rows(self, X: Any) -> Any:
-        return X if self.backbone is None else self.features(X)
+        if self.backbone is not None:
+            return self.features(X)
+        first = X[0] if isinstance(X, (list, tuple)) and X else X
+        if isinstance(first, (str, os.PathLike)):
+            raise ValueError(
+                f"X names photos, such as {os.fspath(first)!r}, but this network has no backbone; "
+                f"expected feature rows of {counted(self.n_features, 'number')}. Load a network "
+                "that was fitted or trained on photos."
+            )
+        return X
 
     def _logits(self, X: Any) -> Tensor:
         head = cast(nn.Module, self.head)

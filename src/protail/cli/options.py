@@ -184,7 +184,7 @@ Backbone = Annotated[
 Weights = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Photos: weights of the backbone.")
 ]
-Augment = Annotated[int, typer.Option(min=0, metavar="N", help="Photos: cut-outs averaged.")]
+Augment = Annotated[int, typer.Option(min=0, metavar="N", help="Photos: crops averaged.")]
 Cache = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Photos: keep features here, not beside OUTPUT."),

@@ -118,7 +118,7 @@ def embed_photos(
     cache : path-like, optional
         A folder in which features are kept as they come; made if it is missing.
     views : int, default=0
-        How many cut-outs at random are averaged with the photo as it is.
+        How many random crops are averaged with the photo as it is.
     device : str or torch.device, default="cpu"
         Where to compute.
     progress : callable, optional
