@@ -83,6 +83,19 @@ def test_features_to_onnx(protail, model, tmp_path):
     np.testing.assert_array_equal(np.array(labels)[given.argmax(1)], classifier.predict(rows))
 
 
+def test_a_table_with_other_columns_too(protail, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    lines = [f"{n},{p},{q},{int(p > 0)}" for n, (p, q) in enumerate(rows)]
+    (tmp_path / "table.csv").write_text("\n".join(["id,p,q,label", *lines]))
+    assert protail("fit", "table.csv", "-o", "of table", "--exclude", "id").code == 0
+    ended = protail("export", "of table", "--torch", "table.pt2", "--check", "table.csv")
+    assert ended.code == 0, ended.err
+    assert "on 40 inputs (table.csv)" in ended.err
+    assert protail("fit", "table.csv", "-o", "mixed", "--prior", "estimate").code == 0
+    ended = protail("export", "mixed", "--onnx", "mixed.onnx")
+    assert "expected a fixed prior" in ended.last_line
+
+
 def test_what_answers_otherwise_is_refused(network, tmp_path):
     network = Network(network.head, network.classes_)
     sample = Sample.of(network)

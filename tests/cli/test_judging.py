@@ -130,6 +130,7 @@ def test_add_class_counts_the_rows_that_change_hands(protail, write, tmp_path):
     data = np.load(tmp_path / "test.npz")
     rows, truth = data["X"], data["y"]
     write("twin.npz", rows[truth == "gull"])
+    write("own.npz", rows[:3], ["puffin"] * 3)
     before = PrototypeClassifier.load(tmp_path / "model").predict(rows)
     result = protail(
         "add-class", "model", "twin", "twin.npz", "--check", "test.npz", "-o", "grown", "--json"
@@ -139,6 +140,8 @@ def test_add_class_counts_the_rows_that_change_hands(protail, write, tmp_path):
     assert result["check"]["rows_spoilt"] == ((after == "twin") & (before == truth)).sum()
     assert result["nearest"][0]["label"] == "gull"
     assert result["check"]["most_from"][0]["label"] == "gull"
+    ended = protail("add-class", "model", "puffin", "twin.npz", "--check", "own.npz", "-o", "more")
+    assert "--check own.npz has rows of 'puffin' only; expected some of" in ended.last_line
     # The model it came from stays as it was.
     assert "twin" not in PrototypeClassifier.load(tmp_path / "model").classes_
 
@@ -156,6 +159,17 @@ def test_add_class_refuses_a_known_name_and_a_wrong_kind(protail, write):
     assert ended.code == 2
     assert "Give a number" in ended.last_line
     assert protail("add-class", "codes", "17", "some.npz").code == 0
+
+
+def test_a_folder_that_looks_like_a_setting_stays_a_path(protail):
+    ended = protail("fit", "seed=3/none.npz", "-o", "other")
+    assert ended.last_line.startswith("protail fit: seed=3/none.npz: there is no such file")
+
+
+def test_fit_tells_what_it_rejects_of_test_rows(protail, model):
+    words = ["fit", "birds.npz", "--test", "test.npz", "--reject", 0.1]
+    assert "of the rows of known classes; above" in protail(*words, "-o", "told").out
+    assert 0 < protail(*words, "-o", "told as json", "--json").json["rejected"]["known"] < 1
 
 
 def test_add_class_keeps_the_names_of_columns(protail, tmp_path):

@@ -264,3 +264,6 @@ def test_a_database_that_is_none_of_ours_is_told(protail, draw):
     ended = protail("--over", "classifier.tau", "--journal", "sqlite:///trials.db")
     assert ended.exit_code == 2
     assert "postgresql://name:password@host/database" in ended.stderr
+    ended = protail("--over", "classifier.tau", "--journal", "postgresql://u:secret@h:x/trials")
+    assert "--journal is no address of a database" in ended.stderr
+    assert "secret" not in ended.stderr

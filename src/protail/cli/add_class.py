@@ -102,11 +102,17 @@ def add_class(
         reading = replace(options, labels=labels)
         their_labels = [labels_file] if labels_file else None
         how: dict[str, Any] = {"labels_files": their_labels, "need_labels": True}
-        checked = [
-            sources.evaluate_rows(each, open_sources(each, [check], reading, **how), voice)
-            for each in (before, after)
-        ]
-        result["check"] = _effect(checked[0], checked[1], label, voice)
+
+        def checked(model: Model) -> Evaluated:
+            return sources.evaluate_rows(model, open_sources(model, [check], reading, **how), voice)
+
+        then = checked(after)
+        if (then.truth == label).all():
+            raise ValueError(
+                f"--check {check} has rows of {name!r} only; expected some of the classes before, "
+                "of which the new one may take rows. Give others too, or leave --check out."
+            )
+        result["check"] = _effect(checked(before), then, label, voice)
     came_from = counted(len(rows), "row")
     remark = f"Class {name!r} was added from {came_from}."
     # Scores and picture were those of the model without this class: they do not go along.

@@ -78,6 +78,12 @@ def export(
     from protail import Network
 
     network = Network.load(model, device="cpu")
+    if getattr(network.head, "prior", None) == "estimate":
+        raise ValueError(
+            f"{model} estimates the mix of classes from all rows of a call (--prior estimate), but "
+            "an exported file answers each by itself; expected a fixed prior. Fit it with another "
+            "--prior, such as uniform."
+        )
     sample = Sample.of(network, check)
     written = []
     with ExitStack() as kept:  # of two files, both are there or none
@@ -299,6 +305,9 @@ def _rows_in(network: Network, place: Path) -> Array:
     from protail.data.tables import open_features
 
     file = open_features(place, need_labels=False)
+    names = getattr(network.head, "feature_names_in_", None)
+    if names is not None and file.columns is not None:  # its own, whatever else the file holds
+        file = open_features(place, need_labels=False, columns=[*map(str, names)])
     if file.width != network.n_features:
         raise ValueError(
             f"{place} has rows of {counted(file.width, 'number')}; expected rows of "

@@ -198,7 +198,7 @@ def fit(
     )
     # Saved before anything is shown: whoever reads the output may have gone by now.
     picture = save_with_picture(fitted, output, voice, made_by="protail fit", overwrite=overwrite)
-    show_fitted(voice, fitted)
+    told = show_fitted(voice, fitted)
     voice.say(f"Model: {output}" + ("" if picture is None else f"   picture: {picture}"))
     voice.finish(
         {
@@ -207,6 +207,7 @@ def fit(
             "found": rows.found,
             "judged_on": fitted.evaluated_on,
             "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
+            **told,
             **fitted.compared(),
             "choices": fitted.classifier.choices_,
             "seconds": round(time.perf_counter() - begin, 3),
@@ -360,7 +361,10 @@ def fit_and_evaluate(
         need_labels=True,
     )
     evaluated = evaluate_rows(model, files, voice)
-    fitted = Fitted(model, evaluated.evaluation, test.name, classifier)
+    rejected = None
+    if evaluated.rejected is not None:
+        rejected = evaluated.rejected, np.isin(evaluated.truth, model.classes)
+    fitted = Fitted(model, evaluated.evaluation, test.name, classifier, rejected=rejected)
     if not compare:
         return fitted
     rows = np.concatenate(list(files[0].blocks()))

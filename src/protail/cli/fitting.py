@@ -95,6 +95,8 @@ class Fitted:
         What was evaluated: it has learned from no row of ``held_out``.
     train, held_out : Examples or None
         What that one has learned from, and was evaluated on.
+    rejected : pair of ndarray of bool, or None
+        Which of those rows it does not name, and which are of a class that it knows.
     trials : dict of str to Trial
         Other classifiers on the same rows, where that was asked for.
     """
@@ -105,6 +107,7 @@ class Fitted:
     head: Any = None
     train: Examples | None = None
     held_out: Examples | None = None
+    rejected: tuple[Array, Array] | None = None
     trials: Mapping[str, Trial] = field(default_factory=dict)
 
     @property
@@ -207,22 +210,26 @@ def evaluate_examples(model: Model, examples: Examples, counts: Array) -> Evalua
     )
 
 
-def show_fitted(voice: Voice, fitted: Fitted) -> None:
-    """Show the scores, and those of other classifiers where there are some."""
+def show_fitted(voice: Voice, fitted: Fitted) -> dict[str, Any]:
+    """Show the scores, and those of other classifiers where there are some; give what is new."""
+    told = {}
     if fitted.evaluation is not None:
         show_evaluation(voice, fitted.evaluation, "prototypes")
     if fitted.classifier.reject is not None and not fitted.model.rejects:
         voice.say("Note: no class has two rows to set a limit by, so --reject rejects nothing.")
-    if fitted.held_out is not None:
+    rejected = fitted.rejected
+    if rejected is None and fitted.held_out is not None:
         evaluated = replace(fitted.model, head=fitted.head)
         if evaluated.rejects:
-            rejected = ask_all(evaluated, fitted.held_out.rows).rejected
             known = np.isin(fitted.held_out.labels, fitted.head.classes_)
-            show_rejected(voice, rejected, known)
+            rejected = ask_all(evaluated, fitted.held_out.rows).rejected, known
+    if rejected is not None:
+        told = {"rejected": show_rejected(voice, *rejected)}
     if fitted.trials:
         from protail.cli.compare import show_rivals
 
         show_rivals(voice, dict(fitted.trials))
+    return told
 
 
 def save_with_picture(

@@ -85,7 +85,7 @@ def fit_photos(
         whole = network_of(fitted.classifier, embedder, fitted.evaluated_on)
         whole.save(output, overwrite=overwrite)
         report = write_report_if_possible(fitted, embedder, output, voice)
-    show_fitted(voice, fitted)
+    shown = show_fitted(voice, fitted)
     told = {"Model": output, "report": report, "features": cache}
     voice.say("   ".join(f"{name}: {what}" for name, what in told.items() if what is not None))
     voice.finish(
@@ -96,6 +96,7 @@ def fit_photos(
             "found": data.found,
             "judged_on": fitted.evaluated_on,
             "evaluation": None if fitted.evaluation is None else fitted.evaluation.to_dict(),
+            **shown,
             **fitted.compared(),
             "choices": fitted.classifier.choices_,
             "seconds": round(time.perf_counter() - begin, 3),

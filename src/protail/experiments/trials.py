@@ -329,7 +329,13 @@ class _Database:
         imported("psycopg", "a search in PostgreSQL", "psycopg", "postgres")
         from sqlalchemy import create_engine, make_url
 
-        place = make_url(url).set(drivername="postgresql+psycopg")
+        try:
+            place = make_url(url).set(drivername="postgresql+psycopg")
+        except ValueError:  # its words may hold the password
+            raise ValueError(
+                "--journal is no address of a database; expected "
+                "postgresql://name:password@host:port/database. Check the port and the signs in it."
+            ) from None
         self.name, self.files = place.render_as_string(hide_password=True), files
         self._url = place.render_as_string(hide_password=False)
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
