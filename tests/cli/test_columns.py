@@ -192,6 +192,27 @@ def test_what_is_kept_of_files_that_differ_is_text(tables, protail):
     assert kept == [*map(str, range(15)), *(f"n{i}" for i in range(15))]
 
 
+def test_what_is_kept_stands_under_its_name(tables, protail):
+    assert protail(*FIT, "--exclude", "id", "-o", "model").code == 0
+    kept = {"meta_a": [f"A{i}" for i in range(15)], "meta,b": [f"B{i}" for i in range(15)]}
+    turned = dict(reversed(kept.items()))
+    write_csv(tables / "one.csv", columns(NEW, **kept))
+    write_csv(tables / "two.csv", columns(NEW, **turned))
+    write_csv(tables / "less.csv", columns(NEW, meta_a=kept["meta_a"]))
+    predicting = ["predict", "model", "one.csv", "two.csv", "--keep", "meta*", "-o", "out.csv"]
+    assert protail(*predicting).code == 0
+    with (tables / "out.csv").open(newline="") as file:
+        records = list(csv.DictReader(file))
+    assert list(records[0])[:5] == ["file", "row", "meta_a", "meta,b", "label"]
+    assert [record["meta_a"] for record in records] == 2 * kept["meta_a"]
+    assert [record["meta,b"] for record in records] == 2 * kept["meta,b"]
+    for files in (["one.csv", "less.csv"], ["less.csv", "one.csv"]):
+        ended = protail("predict", "model", *files, "--keep", "meta*", "-o", "other.csv")
+        assert ended.code == 2
+        assert f"only one of {files[1]} and {files[0]} has meta,b; expected" in ended.last_line
+    assert not list(tables.glob("other.csv*"))
+
+
 def test_what_cannot_be_carried_into_predictions(tables, protail):
     assert protail(*FIT, "--exclude", "id", "-o", "model").code == 0
     write_csv(tables / "new.csv", columns(NEW, label=CODES[:15]))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from protail import Network
-from protail.cli import app
+from protail import Network, PrototypeClassifier
+from protail.cli import app, sources
 from protail.models.backbones import installed_weights
 from reference.made_photos import CLASSES, write_photos
 
@@ -143,6 +143,23 @@ def test_a_list_names_photos_and_classes(protail, folder):
     assert scored.json["all"] > 0.9
     both = protail("compare", "listed", "listed", "list.csv", "--json")
     assert both.json["all"]["difference"] == 0
+
+
+def test_the_mix_of_classes_is_estimated_from_some_photos(protail, folder, monkeypatch):
+    looked, estimate = [], PrototypeClassifier.estimate_prior
+
+    def estimated(model, rows):
+        looked.append(len(rows))
+        return estimate(model, rows)
+
+    monkeypatch.setattr(PrototypeClassifier, "estimate_prior", estimated)
+    monkeypatch.setattr(sources, "_PHOTOS_ESTIMATED_FROM", 5)
+    words = ["--prior", "estimate", "--cache", "model.features", "--held-out", 0]
+    assert protail("fit", "photos/train", "-o", "mixed", *words).code == 0
+    looked.clear()
+    assert protail("predict", "mixed", "photos/test", "-o", "out.csv").code == 0
+    assert protail("evaluate", "mixed", "photos/test").code == 0
+    assert looked == [5, 5]
 
 
 def test_a_class_is_added_from_photos(protail, folder):

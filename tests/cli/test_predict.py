@@ -1,5 +1,6 @@
 import contextlib
 import csv
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from protail import PrototypeClassifier
+from protail.cli import sources
+from protail.data.tables import open_features
 from reference.killed import in_small_process
 from reference.killed_writers import fill_the_disk_of_predictions, kill_predictions
 from reference.patience import PATIENCE, halts_at, wait_for_halt
@@ -146,6 +149,119 @@ def test_json_tells_what_was_done(new_rows, protail):
     result = protail("predict", "model", "new.npz", "-o", "out.csv", "--json").json
     assert result["rows"] == 45
     assert result["rows_without_prediction"] == 0
+
+
+def stopped_once(protail, monkeypatch, call, *predicting):
+    """Stop a prediction at this block and start it again."""
+    calls, ask = [], sources.ask
+
+    def stopped(*given):
+        calls.append(given)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return ask(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "ask", stopped)
+        assert protail(*predicting).code == 130
+    return protail(*predicting)
+
+
+def test_a_later_start_counts_what_the_earlier_one_did(
+    careful, new_rows, write, protail, monkeypatch
+):
+    strange = np.concatenate([new_rows, 9 - new_rows])
+    strange[[0, 1, 70]] = np.nan
+    write("strange.npz", strange)
+    monkeypatch.setattr(importlib.import_module("protail.cli.predict"), "_NAMED_AT_A_TIME", 20)
+    predicting = ["predict", "careful", "strange.npz", "-o"]
+    whole = protail(*predicting, "whole.csv", "--json").json
+    told, found = (
+        stopped_once(protail, monkeypatch, 4, *predicting, f"out{len(words)}.csv", *words)
+        for words in ([], ["--json"])
+    )
+    assert found.json["rows_from_earlier_start"] == 60
+    for name in ("rows", "rows_without_prediction", "rows_rejected"):
+        assert found.json[name] == whole[name] > 0
+    assert "without a prediction: 3" in told.err
+    assert "\n29 rows predicted" in told.err
+    assert f"Rejected, as unknown or doubtful: {whole['rows_rejected']} " in told.err
+
+
+@pytest.fixture
+def mixed(protail, write, tmp_path):
+    """A model that estimates the mix of classes, and rows of a mix: in one file and in many."""
+    rows, labels = long_tailed_rows(counts=(40, 25, 15, 10, 10), width=2, names=BIRDS)
+    write("train.npz", rows, labels)
+    words = ["-o", "mixed", "--prior", "estimate", "--held-out", 0]
+    assert protail("fit", "train.npz", *words).code == 0
+    rows, labels = long_tailed_rows(counts=(300, 60, 20, 8, 4), width=2, seed=5, names=BIRDS)
+    rows[0] = np.nan
+    write("whole.npz", rows, labels)
+    (tmp_path / "cut").mkdir()
+    for number, part in enumerate(np.array_split(np.arange(len(rows)), 30)):
+        write(f"cut/{number:02d}.npz", rows[part], labels[part])
+    return PrototypeClassifier.load(tmp_path / "mixed"), rows[1:], labels[1:]
+
+
+def test_the_mix_of_classes_is_that_of_all_rows(mixed, protail, monkeypatch, tmp_path):
+    model, rows, truth = mixed
+    labels, probabilities = model.top_k(rows, 1)
+    parts = [model.predict(part) for part in np.array_split(rows, 30)]
+    assert (np.concatenate(parts) != labels[:, 0]).any()
+    monkeypatch.setattr(importlib.import_module("protail.cli.predict"), "_NAMED_AT_A_TIME", 90)
+    for given in ("whole.npz", "cut"):
+        for k in (1, 3):
+            words = ["mixed", given, "-o", "out.csv", "-k", k, "--overwrite"]
+            assert protail("predict", *words).code == 0
+            _, *records = read(tmp_path / "out.csv")
+            assert [record["label"] for record in records] == labels[:, 0].tolist()
+            found = [float(record["probability"]) for record in records]
+            np.testing.assert_allclose(found, probabilities[:, 0], rtol=1e-4)
+    for given in (["whole.npz"], ["cut"], sorted(tmp_path.glob("cut/*"))):
+        scores = protail("evaluate", "mixed", *given, "--json").json
+        assert scores["all"] == pytest.approx((labels[:, 0] == truth).mean())
+    shards = open_features(tmp_path / "cut", engine=map).rows()
+    answers = sources.ask_all(sources.Model.load(tmp_path / "mixed"), shards)
+    assert (model.classes_[answers.codes[:, 0]] == labels[:, 0]).all()
+
+
+def test_of_many_rows_some_of_every_file_are_estimated_from(mixed, protail, monkeypatch, tmp_path):
+    looked, estimate = [], PrototypeClassifier.estimate_prior
+
+    def estimated(model, rows):
+        looked.append(rows)
+        return estimate(model, rows)
+
+    monkeypatch.setattr(PrototypeClassifier, "estimate_prior", estimated)
+    monkeypatch.setattr(sources, "_ESTIMATED_FROM", 100)
+    for given in ("whole.npz", "cut"):
+        assert protail("predict", "mixed", given, "-o", f"{given}.csv").code == 0
+    assert len(looked) == 2
+    assert 98 < len(looked[0]) <= 100
+    np.testing.assert_array_equal(*looked)
+    one, other = (read(tmp_path / f"{given}.csv") for given in ("whole.npz", "cut"))
+    assert [row["label"] for row in one] == [row["label"] for row in other]
+    places = [np.flatnonzero((mixed[1] == row).all(axis=1))[0] for row in looked[0]]
+    assert (np.diff(places) > 0).all()
+    assert np.diff(places).max() < 40
+
+
+def test_a_later_start_expects_the_same_mix(mixed, protail, monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.import_module("protail.cli.predict"), "_NAMED_AT_A_TIME", 90)
+    predicting = ["predict", "mixed", "whole.npz", "-o"]
+    assert protail(*predicting, "whole.csv").code == 0
+    looked, estimate = [], PrototypeClassifier.estimate_prior
+
+    def estimated(model, rows):
+        looked.append(rows)
+        return estimate(model, rows)
+
+    monkeypatch.setattr(PrototypeClassifier, "estimate_prior", estimated)
+    ended = stopped_once(protail, monkeypatch, 3, *predicting, "out.csv", "--json")
+    assert ended.json["rows_from_earlier_start"] == 180
+    assert len(looked) == 1
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
 @pytest.fixture

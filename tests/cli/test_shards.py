@@ -73,6 +73,66 @@ def test_predictions_go_on_in_the_file_where_they_were(shards, protail, monkeypa
     assert found[1010]["row"] == "0"
 
 
+@pytest.fixture
+def tables(tmp_path):
+    """train.csv, and in ``new`` the same rows: columns in another order, one more, no labels."""
+    rows, labels = long_tailed_rows(width=3)
+    columns = dict(zip(("a", "b", "c"), rows.T, strict=True))
+    (tmp_path / "new").mkdir()
+    for name, table in {
+        "train": columns | {"label": labels},
+        "new/1": columns,
+        "new/2": {"label": labels, "c": rows[:, 2], "b": rows[:, 1], "a": rows[:, 0]},
+        "new/3": {"score": -labels} | columns,
+    }.items():
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([table, *zip(*table.values(), strict=True)])
+    return len(rows)
+
+
+def test_files_need_the_columns_of_the_model_only(tables, protail):
+    assert protail("fit", "train.csv", "-o", "model").code == 0
+    ended = protail("predict", "model", "new", "-o", "new.csv")
+    assert ended.code == 0, ended.err
+    with open("new.csv", newline="") as file:
+        found = [row["label"] for row in csv.DictReader(file)]
+    assert found[:tables] == found[tables : 2 * tables] == found[2 * tables :]
+    ended = protail("evaluate", "model", "new")
+    assert ended.code == 2
+    assert "new/1.csv" in ended.last_line
+    assert "labels" in ended.last_line
+
+
+def test_a_folder_to_test_on_has_the_columns_of_the_training_file(tables, protail, tmp_path):
+    (tmp_path / "new" / "1.csv").write_text((tmp_path / "train.csv").read_text())
+    (tmp_path / "new" / "3.csv").unlink()
+    ended = protail("fit", "train.csv", "-o", "model", "--test", "new")
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.parametrize("form", ["npz", "csv"])
+def test_models_may_lie_beside_the_rows_of_a_folder(form, birds, protail, tmp_path):
+    (tmp_path / "rows").mkdir()
+    if form == "npz":
+        (tmp_path / "birds.npz").rename(tmp_path / "rows" / "birds.npz")
+    else:
+        rows, labels = long_tailed_rows()
+        table = [["a", "b", "c", "label"], *zip(*rows.T[:3], labels, strict=True)]
+        with (tmp_path / "rows" / "birds.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(table)
+    for name in ("rows/one", "rows/two"):
+        ended = protail("fit", "rows", "-o", name)
+        assert ended.code == 0, ended.err
+        assert (tmp_path / name / "accuracy.png").exists()
+
+
+def test_a_folder_of_photos_may_hold_a_table_about_them(tmp_path):
+    (tmp_path / "ant").mkdir()
+    (tmp_path / "ant" / "1.jpg").touch()
+    (tmp_path / "about.csv").write_text("id,label\n1,ant\n")
+    assert sources.is_of_photos(tmp_path)
+
+
 def test_what_cannot_be(shards, protail, tmp_path, monkeypatch):
     (tmp_path / "photos" / "ant").mkdir(parents=True)
     ended = protail("fit", "photos", "rows", "-o", "model")

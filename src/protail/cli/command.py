@@ -268,9 +268,7 @@ def with_flags(text: str, flags: Mapping[str, str]) -> str:
     text = re.sub(r"\b\w+=[\w.]*, (?=--)", "", text)
     text = re.sub(r"\b\w+=(\S+) \((--[^)]+)\)", paired, text)
     # A path may hold such words: key=value/part.parquet.
-    return re.sub(
-        r"(?<![\w/\\-])(\w+)=('[^']*'|\"[^\"]*\"|[\w.+-]*\w)(?![\w/\\])", typed, text
-    )
+    return re.sub(r"(?<![\w/\\-])(\w+)=('[^']*'|\"[^\"]*\"|[\w.+-]*\w)(?![\w/\\])", typed, text)
 
 
 def _own_words(error: Exception) -> str:

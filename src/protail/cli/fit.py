@@ -218,8 +218,11 @@ def fit(
 def _check_test(test: Path | None, labels_file: Path | None, options: opt.FeatureOptions) -> None:
     """Raise for a test file that will not do before much is learned."""
     if test is not None:
+        from protail.data.tables.shards import find_files
+
         plain = opt.FeatureOptions(options.features, options.labels)
-        plain.open(test, labels_file=labels_file, need_labels=True)
+        for file in find_files(test)[0]:  # one by one: together they need the model's columns
+            plain.open(file, labels_file=labels_file, need_labels=True)
     elif labels_file is not None:
         raise ValueError(
             f"--test-labels-file {labels_file} was given without --test; expected the file of "

@@ -1,8 +1,9 @@
 """``protail predict``: what a model says about each row of any number of files, or each photo.
 
 A prediction can be stopped at any moment and goes on where it was: each block of rows becomes a
-file of its own in ``OUTPUT.parts``, named by its first and last row, the rows without an answer and
-its size, and renamed into place when it is whole. At the end they are put together.
+file of its own in ``OUTPUT.parts``, named by its first and last row, the rows without an answer,
+those rejected and its size, and renamed into place when it is whole. At the end they are put
+together.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -48,10 +50,10 @@ _NAMED_AT_A_TIME = 65_536
 # What stands behind the label where rows may be rejected.
 _REJECTED = ("rejected", "likeliest")
 _JOB, _NEXT = "job.json", "next.part"
-_FORMAT = "protail-predictions-1"
-# All that is ever written in the place of the pieces; "lock" by earlier versions.
+_FORMAT = "protail-predictions-2"
+# All that is ever written in the place of the pieces; "lock" and shorter names by earlier versions.
 _OURS = re.compile(
-    r"lock|job\.json|next\.part|\d{15}-\d{15}-\d+-\d+\.part"
+    r"lock|job\.json|next\.part|\d{15}-\d{15}(-\d+){2,3}\.part"
     r"|\.(job\.json|next\.part)\.[0-9a-f.]+\.part"
 )
 
@@ -101,13 +103,14 @@ def predict(
     n_rows, thing = sum(source.n_rows for source in opened), "photo" if loaded.network else "row"
     begin = time.perf_counter()
     with in_steps(), PredictionJob(output, loaded, opened, options, top_k, overwrite) as job:
-        done = job.n_done
+        done, without_before = job.n_done, job.n_without
+        loaded = job.with_mix_of(loaded, sources.all_rows(loaded, opened, by))
         if done:
             rows = counted(n_rows, thing)
             voice.say(f"Going on after {done:,} of {rows} ({job.parts} holds them).")
         with row_progress(voice, n_rows, done, what=thing) as progress:
-            n_rejected = _predict(loaded, opened, job, top_k, progress, by)
-        n_without = job.n_without
+            _predict(loaded, opened, job, top_k, progress, by)
+        n_without, n_rejected = job.n_without, job.n_rejected
         if n_rows and n_without == n_rows:
             job.n_done = 0  # nothing in its pieces is worth keeping
             sources.leave_out_non_finite(n_rows, 0, voice, opened)
@@ -118,7 +121,7 @@ def predict(
         bad = sources.unreadable_photos(opened)
         listed = f" ({first_few(bad)})" if bad else ""
         voice.say(f"{what}, without a prediction: {n_without:,}{listed}")
-    n_predicted = max(n_rows - done - n_without, 0)
+    n_predicted = n_rows - done - (n_without - without_before)
     voice.say(f"{counted(n_predicted, thing)} predicted in {in_words(seconds)}: {output}")
     if loaded.rejects:
         voice.say(f"Rejected, as unknown or doubtful: {n_rejected:,} (their label is empty)")
@@ -143,9 +146,9 @@ def _predict(
     top_k: int,
     progress: Callable[[int], None],
     engine: Engine | None,
-) -> int:
-    """Predict what is not done yet and count the rejected rows."""
-    first_of_file = n_rejected = 0
+) -> None:
+    """Predict what is not done yet."""
+    first_of_file = 0
     for source in opened:
         start = max(job.n_done - first_of_file, 0)
         if start < source.n_rows:
@@ -153,12 +156,10 @@ def _predict(
             for answers in _answers(model, source, start, top_k, engine):
                 n_answers = len(answers.answered)
                 job.keep(source, start, answers, list(islice(kept, n_answers)))
-                n_rejected += 0 if answers.rejected is None else int(answers.rejected.sum())
                 start += n_answers
                 progress(n_answers)
                 check_stop()
         first_of_file += source.n_rows
-    return n_rejected
 
 
 def _answers(
@@ -203,14 +204,18 @@ class Format:
             self.names += [f"label_{place}", f"probability_{place}", f"distance_{place}"]
 
     def columns(
-        self, files: Sequence[str], first_row: int, answers: Answers, along: Along
+        self,
+        files: Sequence[str],
+        first_row: int,
+        answers: Answers,
+        along: Mapping[str, Sequence[Any]],
     ) -> list[list[Any]]:
         """Give the columns of one block; None where a row has no prediction."""
         answered = answers.answered
         rows = range(first_row, first_row + len(answered))
         columns: list[list[Any]] = [list(files), list(rows)]
-        for kind, values in zip(self.kept.values(), zip(*along, strict=True), strict=True):
-            columns.append([_plain(value, kind) for value in values])
+        for name, kind in self.kept.items():
+            columns.append([_plain(value, kind) for value in along[name]])
         for place in range(self.k):
             named = [self._labels[code] for code in answers.codes[:, place].tolist()]
             numbers = [answers.probabilities[:, place], answers.distances[:, place]]
@@ -265,7 +270,9 @@ def _spread(values: list[Any], answered: NDArray[np.bool_]) -> list[Any]:
 
 class _Csv(Format):
     def header(self) -> str:
-        return ",".join(self.names) + "\n"
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(self.names)
+        return text.getvalue()
 
     def write_part(self, path: Path, columns: list[list[Any]]) -> None:
         with path.open("w", newline="", encoding="utf-8") as piece:
@@ -355,11 +362,23 @@ def _common(kept: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return found
 
 
+def _check_kept(opened: Sequence[Any]) -> None:
+    """Raise where a file does not keep the columns of the first one."""
+    first = opened[0]
+    for file in opened[1:]:
+        if differing := sorted(set(file.kept) ^ set(first.kept)):
+            raise ValueError(
+                f"--keep: only one of {file.path} and {first.path} has {first_few(differing)}; "
+                "expected the same kept columns in all files. Name columns that all of them have."
+            )
+
+
 class _Part(NamedTuple):
     path: Path
     start: int
     stop: int
     n_without: int
+    n_rejected: int
     n_bytes: int
 
     @classmethod
@@ -396,6 +415,7 @@ class PredictionJob:
         overwrite: bool,
     ) -> None:
         k = min(top_k, len(model.classes))
+        _check_kept(opened)
         self._format: Format = find_format(
             output, k, model.classes, [source.kept for source in opened], model.rejects
         )
@@ -412,6 +432,7 @@ class PredictionJob:
         self._description = _describe(model, opened, options, k)
         self._stack = ExitStack()
         self._has_begun = False
+        self._prior: Any = None
         self.n_done = 0
 
     def __enter__(self) -> Self:
@@ -468,11 +489,13 @@ class PredictionJob:
         try:
             written = self.parts / _NEXT
             with new_file(written, overwrite=True) as temporary:
-                columns = self._format.columns(files, first_row, answers, along)
+                kept = dict(zip(source.kept, zip(*along, strict=True), strict=True))
+                columns = self._format.columns(files, first_row, answers, kept)
                 self._format.write_part(temporary, columns)
             n_without = int((~answers.answered).sum())
-            size = written.stat().st_size
-            written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{n_without}-{size}.part")
+            n_rejected = 0 if answers.rejected is None else int(answers.rejected.sum())
+            counts = f"{n_without}-{n_rejected}-{written.stat().st_size}"
+            written.rename(self.parts / f"{self.n_done:015d}-{stop:015d}-{counts}.part")
         except OSError as error:
             reason = OSError(error.errno, os.strerror(error.errno or 0))
             raise explained(reason, self._output) from error
@@ -482,6 +505,30 @@ class PredictionJob:
     def n_without(self) -> int:
         """How many rows have no prediction."""
         return sum(part.n_without for part in self._whole_parts())
+
+    @property
+    def n_rejected(self) -> int:
+        """How many rows are rejected."""
+        return sum(part.n_rejected for part in self._whole_parts())
+
+    def with_mix_of(self, model: Model, rows: Any) -> Model:
+        """Let a model estimate the mix of classes, and a later start of this job expect the same.
+
+        Parameters
+        ----------
+        model, rows : Model, ShardedRows
+            As for `sources.with_mix_of`.
+
+        Returns
+        -------
+        Model
+            What that gives.
+        """
+        found = sources.with_mix_of(model, rows, self._prior)
+        if found is not model:
+            self._prior = getattr(found.head, "prior", None)
+            self._write_description()
+        return found
 
     def finish(self) -> None:
         """Put the pieces together."""
@@ -502,28 +549,35 @@ class PredictionJob:
 
     def _begin(self) -> None:
         found = self._found_job()
-        if found != self._description:
+        prior = found.pop("prior", None) if found else None
+        if found == self._description:
+            self._prior = prior
+        else:
             # Pieces without a whole description are of a job that never began.
             if found is not None and not self._overwrite:
                 raise ValueError(
                     f"{self.parts} holds predictions of another model, other files or other "
-                    "settings; expected those of this command. Give --overwrite to start again, or "
-                    "another --output."
+                    "settings, or of an earlier version; expected those of this command. Give "
+                    "--overwrite to start again, or another --output."
                 )
             for piece in self.parts.glob("*.part"):
                 piece.unlink()
-        with new_file(self.parts / _JOB, overwrite=True) as temporary:
-            temporary.write_text(json.dumps(self._description, indent=2), encoding="utf-8")
+        self._write_description()
         parts = self._whole_parts()
         self.n_done = parts[-1].stop if parts else 0
         self._has_begun = True
+
+    def _write_description(self) -> None:
+        described = {**self._description, "prior": self._prior}
+        with new_file(self.parts / _JOB, overwrite=True) as temporary:
+            temporary.write_text(json.dumps(described, indent=2), encoding="utf-8")
 
     def _found_job(self) -> dict[str, Any] | None:
         try:
             found = json.loads((self.parts / _JOB).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and found.get("format") == _FORMAT else None
+        return found if isinstance(found, dict) and "format" in found else None
 
     def _whole_parts(self) -> list[_Part]:
         """Give the pieces from row 0 on without a gap, as long as they have their size."""

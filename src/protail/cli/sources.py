@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from protail import Evaluation, Network, PrototypeClassifier
     from protail.cli.command import Voice
     from protail.data.tables import FeatureFile
+    from protail.data.tables.rows import Engine
 
 Array = NDArray[Any]
 
@@ -35,6 +36,8 @@ _LOOKED_AT = 1000
 _SHOWN = 12
 # Photos whose features are computed together.
 _PHOTOS_AT_A_TIME = 64
+# Rows, and photos, that a mix of classes is estimated from; the probabilities held for it.
+_ESTIMATED_FROM, _PHOTOS_ESTIMATED_FROM, _PROBABILITIES = 8192, 512, 1 << 25
 # As `protail.data.tables.as_place` knows them; nothing large is imported for it.
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/")
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
@@ -61,7 +64,10 @@ def is_of_photos(place: Path) -> bool:
     from protail.data.tables.shards import shards_in
 
     if place.is_dir():
-        return _holds_images(place) or not shards_in(place)
+        files = shards_in(place)
+        # A table beside folders of photos may be about the photos; other features decide.
+        tables = all(file.suffix.lower() in (".csv", ".tsv") for file in files)
+        return not files or (tables and _holds_images(place))
     if not place.exists() and _is_pattern(place):
         return False
     is_table = place.suffix.lower() in (".csv", ".tsv")
@@ -252,10 +258,12 @@ def _what_it_is(folder: Path) -> tuple[str, str] | None:
 
 def _holds_images(folder: Path) -> bool:
     from protail.data.images import IMAGE_SUFFIXES
+    from protail.estimator import is_model
 
     # In folders of classes, also those in train and test.
     files = chain.from_iterable(folder.glob(each) for each in ("*/*", "*/*/*"))
-    return any(file.suffix.lower() in IMAGE_SUFFIXES for file in islice(files, _LOOKED_AT))
+    images = (f for f in islice(files, _LOOKED_AT) if f.suffix.lower() in IMAGE_SUFFIXES)
+    return any(not is_model(image.parent) for image in images)  # fit writes a picture beside it
 
 
 class Photos:
@@ -399,13 +407,17 @@ def open_sources(
 def _open_for(
     model: Model, path: Path, options: FeatureOptions, labels_file: Path | None, need_labels: bool
 ) -> FeatureFile:
+    from protail.data.tables.shards import find_files
+
+    chosen = options
     if model.names is not None:
         # Its own columns, whatever they are called, and all others are none: a look comes first.
-        looked = replace(options, labels=None, columns=None, keep=None).open(path)
-        if looked.columns is not None and looked.names is not None:
-            _check_columns(model, path, looked.columns, options)
-            options = replace(options, features=None, columns=model.names)
-    file = options.open(path, labels_file=labels_file, need_labels=need_labels)
+        look = replace(options, labels=None, columns=None, keep=None)
+        for looked in map(look.open, find_files(path)[0]):
+            if looked.columns is not None and looked.names is not None:
+                _check_columns(model, looked.path, looked.columns, options)
+                chosen = replace(options, features=None, columns=model.names)
+    file = chosen.open(path, labels_file=labels_file, need_labels=need_labels)
     if file.width != model.n_features:
         advice = "Give features of the same backbone."
         if file.names is not None:
@@ -579,7 +591,73 @@ def ask_all(model: Model, rows: Any) -> Answers:
 
     if not isinstance(rows, ShardedRows):
         return ask(model, rows)
-    return _together(rows.map(partial(ask_part, model=model)))
+    return _together(rows.map(partial(ask_part, model=with_mix_of(model, rows))))
+
+
+@dataclass(frozen=True)
+class _PhotoRows:
+    """Photos as rows, whose features are computed when they are taken."""
+
+    network: Network
+    files: Sequence[Path]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def take(self, index: Array) -> Array:
+        """Compute the features of some photos."""
+        from protail.training import photo_features
+
+        network: Any = self.network
+        files = [self.files[i] for i in index]
+        found = photo_features(network.backbone, network.inputs, files, device=network.device)
+        return np.concatenate([rows for _, rows, _ in found])
+
+
+def all_rows(model: Model, sources: Sequence[Any], engine: Engine | None = None) -> Any:
+    """Give the rows of all files, or of all photos, as one; none is read yet."""
+    from protail.data.tables import ShardedRows
+    from protail.data.tables.rows import Part
+
+    if model.network is not None:
+        return _PhotoRows(model.network, [file for each in sources for file in each.files])
+    parts = [Part(each, 0, each.n_rows) for each in sources]
+    dtype = np.result_type(*(each.dtype for each in sources))
+    return ShardedRows(parts, model.n_features, dtype, engine or map)
+
+
+def with_mix_of(model: Model, rows: Any, prior: Any = None) -> Model:
+    """Let a model that estimates the mix of classes do so once, not block by block.
+
+    Parameters
+    ----------
+    model : Model
+        Who is to answer.
+    rows : ShardedRows, or what `all_rows` gives
+        All that it is to be asked about. Of many, some are drawn.
+    prior : list of float or str, optional
+        What was estimated before.
+
+    Returns
+    -------
+    Model
+        A copy that expects this mix; the same one where its prior is not "estimate".
+    """
+    expected = getattr(model.head, "prior", None)
+    if not isinstance(expected, str) or expected != "estimate":
+        return model
+    head: Any = copy.copy(model.head)
+    if prior is None:
+        most = min(_ESTIMATED_FROM, _PROBABILITIES // len(model.classes))
+        most = most if model.network is None else _PHOTOS_ESTIMATED_FROM
+        chosen = np.arange(len(rows))
+        if len(rows) > most:  # drawn: classes may take turns
+            chosen = np.random.default_rng(0).choice(len(rows), most, replace=False)
+        some = rows.take(np.sort(chosen))
+        some = some[np.isfinite(some).all(axis=1)]
+        prior = head.estimate_prior(some).tolist() if len(some) else "uniform"
+    head.prior = prior
+    return replace(model, head=head)
 
 
 def ask_part(blocks: Iterable[Array], model: Model, k: int = 1) -> Answers:
@@ -723,6 +801,7 @@ def evaluate_rows(model: Model, sources: Sequence[Any], voice: Voice) -> Evaluat
     from protail import Evaluation
 
     counts = model.counts
+    model = with_mix_of(model, all_rows(model, sources))
     parts: list[tuple[Array, ...]] = []
     n_rows = 0
     with row_progress(voice, sum(source.n_rows for source in sources)) as progress:

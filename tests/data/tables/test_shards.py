@@ -119,7 +119,7 @@ def test_patterns_lists_and_a_file_of_labels(folders, tmp_path):
         (["a.npz", "b.csv"], r"end in \.csv and \.npz; expected one kind.*\*\.csv"),
         (["a.npz", "wide.npz"], "wide.npz: its rows have 6 numbers.*expected as many"),
         (["a.csv", "other.csv"], r"other.csv: its columns are not those.*f4.*expected the same"),
-        (["a.npz", "bare.npz"], "bare.npz: it has no labels, and another file has"),
+        (["a.npz", "bare.npz"], "bare.npz: .* labels"),
     ],
 )
 def test_files_that_do_not_go_together(names, words, tmp_path):
@@ -131,7 +131,33 @@ def test_files_that_do_not_go_together(names, words, tmp_path):
             rows = np.ones((3, 6 if stem == "wide" else 5 if stem == "a" else 4), np.float32)
             write(tmp_path / stem, form, rows, Y[:3])
     with pytest.raises(FeatureFileError, match=words):
-        open_features(tmp_path)
+        open_features(tmp_path, need_labels=True)
+
+
+def test_labels_are_those_of_all_files_or_none(tmp_path):
+    write(tmp_path / "a", "npz")
+    np.savez(tmp_path / "b.npz", X=X)
+    file = open_features(tmp_path)
+    assert not file.has_labels
+    assert file.rows().shape == (2 * len(X), 5)
+
+
+def test_labels_are_numbers_or_text_in_all_files(tmp_path):
+    write(tmp_path / "a", "npz")
+    write(tmp_path / "b", "npz", labels=Y.astype(str))
+    words = r"a.npz: its labels are numbers, and those of .*b.npz are text; expected one kind"
+    with pytest.raises(FeatureFileError, match=words):
+        open_features(tmp_path).labels()
+
+
+def test_rows_of_two_types_are_the_same_rows(tmp_path):
+    write(tmp_path / "a", "npz")
+    write(tmp_path / "b", "npz", X.astype(np.float64))
+    whole, parts = (open_features(tmp_path, engine=engine).rows() for engine in ("local", map))
+    assert scan(parts).duplicate_of.tolist() == scan(whole).duplicate_of.tolist()
+    assert scan(parts).n_duplicates == len(X) + 2
+    some = parts.at([0, len(X)])
+    assert {block.dtype for rows in (parts, some) for block in rows.blocks()} == {whole.dtype}
 
 
 def test_what_is_not_there():

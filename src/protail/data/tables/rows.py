@@ -121,8 +121,11 @@ class Part(NamedTuple):
         chosen = index if self.chosen is None else self.chosen[index]
         return self._replace(stop=self.start + int(chosen[-1]) + 1, chosen=chosen)
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """Read them, a block at a time."""
+    def blocks(self, dtype: DTypeLike) -> Iterator[NDArray[Any]]:
+        """Read them in the type that all files have in common, a block at a time."""
+        return (block.astype(dtype, copy=False) for block in self._blocks())
+
+    def _blocks(self) -> Iterator[NDArray[Any]]:
         if self.chosen is not None and self.file.is_mapped:
             rows: Any = self.file.rows()
             for some in spans(len(self.chosen), rows[:1].nbytes):
@@ -201,7 +204,7 @@ class ShardedRows:
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Walk through all rows, here."""
-        return (block for part in self.parts for block in part.blocks())
+        return (block for part in self.parts for block in part.blocks(self.dtype))
 
     def map(self, work: Callable[..., Any], *along: NDArray[Any]) -> Iterator[Any]:
         """Do something to each part, wherever the engine does it, and give the results in order.
@@ -220,7 +223,9 @@ class ShardedRows:
         """
         places = zip(self._ends - [part.n_rows for part in self.parts], self._ends, strict=True)
         cut = ([each[begin:end] for each in along] for begin, end in places)
-        yield from self.engine(partial(_worked, work), zip(self.parts, cut, strict=True))
+        yield from self.engine(
+            partial(_worked, work, self.dtype), zip(self.parts, cut, strict=True)
+        )
 
     def at(self, index: ArrayLike) -> ShardedRows:
         """Choose rows, by a mask or an ascending index, without reading them."""
@@ -250,9 +255,11 @@ class ShardedRows:
         return rows
 
 
-def _worked(work: Callable[..., Any], given: tuple[Part, list[NDArray[Any]]]) -> Any:
+def _worked(
+    work: Callable[..., Any], dtype: DTypeLike, given: tuple[Part, list[NDArray[Any]]]
+) -> Any:
     part, along = given
-    return work(part.blocks(), *along)
+    return work(part.blocks(dtype), *along)
 
 
 def _joined(blocks: Iterator[NDArray[Any]]) -> NDArray[Any]:

@@ -272,7 +272,15 @@ class ShardedFile(FeatureFile):
         return sum(file.n_rows for file in self.shards)
 
     def _labels_of_all(self) -> NDArray[Any]:
-        return np.concatenate([file.labels() for file in self.shards])
+        labels = [file.labels() for file in self.shards]
+        paths = {each.dtype.kind: file.path for each, file in zip(labels, self.shards, strict=True)}
+        if len(paths) > 1:
+            raise FeatureFileError(
+                f"{paths['i']}: its labels are numbers, and those of {paths['U']} are text; "
+                "expected one kind in all files. Write them again, or name a file with the labels "
+                "of all rows by labels_file= / --labels-file."
+            )
+        return np.concatenate(labels)
 
     def rows(self) -> NDArray[Any] | ShardedRows:
         """Give all rows: in memory where they are few and read here."""
@@ -315,12 +323,6 @@ def _check_alike(file: FeatureFile, first: FeatureFile) -> None:
             f"{file.path}: its rows have {counted(file.width, 'number')}, and those of "
             f"{first.path} {first.width:,}; expected as many in every file. Leave it out, or write "
             "it again."
-        )
-    if file.has_labels != first.has_labels:
-        without = first if file.has_labels else file
-        raise FeatureFileError(
-            f"{without.path}: it has no labels, and another file has some; expected labels in all "
-            "files or in none. Leave it out, or write it again."
         )
 
 
