@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -30,6 +31,7 @@ BAD_DATA = [
     (X, np.linspace(0, 1, 40), "y does not name classes. Unknown label type: continuous"),
     (X, np.where(Y == 1, np.nan, Y), "y contains NaN, None or infinity; expected a class label"),
     (X, None, "requires y to be passed"),
+    (X, pd.array(["a", "b", pd.NA, "c"] * 10, dtype="string"), "y contains NaN, None or infinity"),
     (X, np.array(["a", "b", None, "c"] * 10, dtype=object), "y contains NaN, None or infinity"),
     (X, np.array([1, "a"] * 20, dtype=object), "y mixes numbers and text"),
 ]

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
+from sklearn.datasets import make_moons
 
 from protail import PrototypeClassifier
-from protail.estimator import ModelFileError
-from protail.models.storage import describe_weights, signed
+from protail.estimator import ModelFileError, _persistence
+from protail.models.storage import FlawError, describe_weights, signed
 
 MODEL, WEIGHTS = "model.json", "weights.safetensors"
 
@@ -544,3 +545,22 @@ def test_any_value_is_taken_or_refused(whole, folder, data, value):
     answers = loaded.predict_proba(np.ones((2, 4)))
     assert answers.shape == (2, 3)
     loaded.save(folder, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("axes", np.zeros((7, 9), np.float32)),
+        ("axes", np.full((2, 2), np.nan, np.float32)),
+        ("landmarks", np.zeros((3, 2), np.float32)),
+        ("landmarks", np.float32(1)),
+        ("local_coef", np.full((2, 120), np.inf, np.float32)),
+    ],
+)
+def test_what_corrections_have_no_use_for(name, array):
+    x, y = make_moons(120, noise=0.15, random_state=0)
+    fitted = PrototypeClassifier().fit(x.astype(np.float32), y)
+    assert fitted.landmarks_.shape == (120, 2)
+    known, arrays = _persistence.describe(fitted, None, None)
+    with pytest.raises(FlawError, match="axes|landmarks|local_coef"):
+        _persistence.restore(PrototypeClassifier, known, {**arrays, name: array}, "cpu")

@@ -137,3 +137,40 @@ def test_classes_and_rows_added_later():
 def test_wrong_setting(wrong):
     with pytest.raises(ValueError, match=r"local=.* is not valid; expected True or False"):
         PrototypeClassifier(local=wrong).fit(*moons(20))
+
+
+def bent_rows(n_rows, seed, n_channels=6):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_rows, n_channels)).astype(np.float32)
+    return rng, x, (x[:, 0] * x[:, 1] > 0).astype(int)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_distances_that_are_mostly_rounding_have_no_say(seed):
+    rng, x, y = bent_rows(400, seed)
+    y[300:] = 4 + rng.integers(0, 6, 100)
+    x[300:] += (3e3 * rng.normal(size=(6, 6)))[y[300:] - 4].astype(np.float32)
+    fitted = PrototypeClassifier().fit(x, y)
+    assert fitted.landmarks_ is None
+    assert np.isfinite(fitted.predict_proba(x)).all()
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5, 11])
+def test_rows_have_the_same_answer_alone_and_exported(seed):
+    rng, x, y = bent_rows(60, seed, 3)
+    x[rng.random(60) < 0.8] = x[0]
+    y = np.where(rng.random(60) < 0.1, 1 - y, y)
+    fitted = PrototypeClassifier().fit(x, y)
+    expected = fitted.predict_proba(x)
+    alone = np.concatenate([fitted.predict_proba(x[at : at + 1]) for at in range(60)])
+    assert_allclose(alone, expected, atol=1e-3)
+    assert_allclose(fitted.to_module()(torch.from_numpy(x)), expected, atol=1e-3)
+
+
+def test_rows_of_zeros():
+    fitted = PrototypeClassifier().fit(np.zeros((20, 2), np.float32), np.tile([0, 1], 10))
+    assert np.isfinite(fitted.predict_proba(np.zeros((1, 2), np.float32))).all()
+
+
+def test_long_tables_get_fewer_landmarks():
+    assert 64 <= len(PrototypeClassifier().fit(*moons(100_000)).landmarks_) <= 2**25 // 100_000

@@ -170,3 +170,61 @@ def test_steps_on_as_many_coordinates_as_rows_come_to_the_same(local, monkeypatc
         assert fitted.choices_["learned"]
         found.append(fitted.decision_function(x))
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weights", [[0.3], [0.1], [1, 1e-9], [0.3, 1e-9]])
+def test_the_only_row_of_a_class_may_weigh_little(dtype, weights):
+    rng = np.random.default_rng(0)
+    y = np.r_[np.repeat([0, 1], 50), [2] * len(weights)]
+    x = (rng.normal(size=(len(y), 4)) + 2 * (y == 1)[:, None]).astype(dtype)
+    fitted = PrototypeClassifier().fit(x, y, sample_weight=np.r_[np.ones(100), weights])
+    assert np.isfinite(fitted.coef_).all()
+    assert fitted.score(x[:100], y[:100]) > 0.9
+
+
+def test_weights_that_make_classes_equal():
+    y = np.repeat([0, 1, 2], [47, 47, 7])
+    x = np.random.default_rng(0).normal(size=(101, 2))
+    PrototypeClassifier().fit(x, y, sample_weight=1 / np.bincount(y)[y])
+
+
+@pytest.mark.parametrize("weight", [1e6, 1e8, 1e9])
+def test_equal_classes_need_no_offset_however_much_rows_weigh(weight):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 40)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    x[:, 0] += 3 * y
+    fitted = PrototypeClassifier().fit(x, y, sample_weight=np.full(80, weight))
+    assert abs(fitted.choices_["logit_adjustment"]) < 1e-3
+
+
+@pytest.mark.parametrize("weight", [0.25, 1.0, 3.0])
+def test_a_half_has_half_of_every_class(weight):
+    code = torch.arange(3).repeat_interleave(4)
+    weight_n = torch.full((12,), weight).double()
+    rows = _whitened.Rows(torch.randn(12, 2), code, weight_n)
+    half_n = _whitened._first_half(rows)
+    assert torch.bincount(code, half_n).tolist() == [2 * weight] * 3
+    assert bool(((half_n >= 0) & (half_n <= weight_n)).all())
+
+
+def test_many_classes_are_declared_of_which_few_have_come():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)), np.repeat([0, 1, 2], 20)
+    x += 3 * np.eye(4)[y]
+    fitted = PrototypeClassifier().partial_fit(x, y, classes=np.arange(5000))
+    assert fitted.score(x, y) > 0.8
+
+
+def test_one_channel_and_one_row_a_class():
+    x, y = [[1.0], [3.0], [7.0]], [0, 1, 2]
+    assert PrototypeClassifier().fit(x, y).predict(x).tolist() == y
+
+
+def test_a_fit_as_published_leaves_nothing_of_a_fit_before():
+    x, y = load_digits(return_X_y=True)
+    fitted = PrototypeClassifier(method="whitened").fit(x[:300], y[:300])
+    fitted.set_params(method="paper", max_steps=2).fit(x[:300], y[:300])
+    alone = PrototypeClassifier(method="paper", max_steps=2).fit(x[:300], y[:300])
+    assert set(vars(fitted)) == set(vars(alone))

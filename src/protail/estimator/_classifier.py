@@ -36,6 +36,12 @@ from protail.estimator._whitened import Whitened, choose, harmless
 
 Auto = Literal["auto"]
 
+# What only a whitened space has.
+_OF_SPACE = (
+    *("coef_", "intercept_", "covariance_", "space_centre_"),
+    *("landmarks_", "local_coef_", "preparation_"),
+)
+
 
 class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEstimator):
     """Classify by the distance from a learned prototype of each class.
@@ -108,10 +114,11 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
         Labels, sorted.
     class_counts_ : ndarray of shape (n_classes,)
         Training rows of each class.
-    class_means_ : ndarray of shape (n_classes, n_features_in_)
+    class_means_ : ndarray of shape (n_classes, n_channels)
         Means of the classes: of prepared rows in a whitened space, and with the paper's method
-        where its prototypes started.
-    prototypes_ : ndarray of shape (n_classes, n_features_in_)
+        where its prototypes started. As many channels as features, but where very wide rows were
+        projected onto ``preparation_["axes"]``.
+    prototypes_ : ndarray of shape (n_classes, n_channels)
         The prototypes, in the same coordinates as ``class_means_``.
     scale_ : float
         Factor on the logits that makes held-out rows most likely; 1 where these say nothing.
@@ -267,6 +274,8 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
             if isinstance(features.rows, ShardedRows):  # its steps take rows from anywhere
                 rows = np.asarray(features.rows)
                 features = Features(rows, features.placement, features.device)
+            for name in _OF_SPACE:  # of a fit before
+                vars(self).pop(name, None)
             learn_as_published(self, features, codes, settings)
         else:
             learn = method == "whitened"
@@ -428,7 +437,7 @@ def _why(model: Whitened, method: str) -> str:
     if method == "closed-form":
         return first
     learned = "goes on from there" if model.learned else "is left out: too many rows, or it harms"
-    if model.learned and model.n_learnable < int(model.statistics.weight_c.sum()):
+    if model.learned and model.n_learnable is not None:
         learned += f", from {model.n_learnable:,} rows, as evenly over the classes as they go"
     return f"{first}; learning {learned}"
 

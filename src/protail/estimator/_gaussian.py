@@ -27,7 +27,7 @@ _AT_A_TIME = 4096
 # Rows are added up, and symmetric matrices multiplied, so many rows at a time.
 _SUMMED_AT_A_TIME, _BLOCK = 1024, 192
 # Part of squares that may be rounding, in units of the precision.
-_ROUNDING = 8
+ROUNDING = 8
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Statistics:
             for code_b, weighted_bd in zip(*parts, strict=True):
                 sum_cd.index_add_(0, code_b, weighted_bd.double())
         square_dd = symmetric(x_nd.mT, weighted_nd).double()
-        rounding = _ROUNDING * torch.finfo(x_nd.dtype).eps
+        rounding = ROUNDING * torch.finfo(x_nd.dtype).eps
         return cls(weight_c, sum_cd, square_dd, n_channels or x_nd.shape[1], rounding)
 
     @classmethod
     def restored(cls, weight_c: Tensor, mean_cd: Tensor, within_dd: Tensor) -> Statistics:
         """Go back from counts, means and `within`, in the precision of the rows."""
-        rounding = _ROUNDING * torch.finfo(within_dd.dtype).eps
+        rounding = ROUNDING * torch.finfo(within_dd.dtype).eps
         weight_c, mean_cd, within_dd = weight_c.double(), mean_cd.double(), within_dd.double()
         sum_cd = mean_cd * weight_c.unsqueeze(1)
         bare = cls(weight_c, sum_cd, torch.zeros_like(within_dd), len(within_dd), rounding)
@@ -107,7 +107,7 @@ class Statistics:
             scatter_dd = torch.zeros_like(scatter_dd)
         return scatter_dd / self.degrees
 
-    def added(self, ridge: float) -> Tensor:
+    def added(self, ridge: float, dtype: torch.dtype = torch.float64) -> Tensor:
         """Give what a ridge, in units of the mean variance of a channel, adds to each variance."""
         variance = self.within.diagonal().sum() / self.n_channels
         if variance <= 0:  # no class has two rows that differ: how far classes are must do
@@ -116,12 +116,12 @@ class Statistics:
         # Less than what may be rounding would leave directions with a variance below 0.
         least = self.rounding * self.square_dd.diagonal().sum() / self.degrees
         added = torch.maximum(ridge * variance, least)
-        return added.clamp_min(torch.finfo(added.dtype).tiny ** 0.5)
+        return added.clamp_min(torch.finfo(dtype).tiny ** 0.5)
 
     def covariance(self, ridge: float, dtype: torch.dtype = torch.float64) -> Tensor:
         """Give `within` with what a ridge adds to its diagonal."""
         covariance_dd = self.within.to(dtype, copy=True)
-        covariance_dd.diagonal().add_(self.added(ridge))
+        covariance_dd.diagonal().add_(self.added(ridge, dtype))
         return covariance_dd
 
 
@@ -182,7 +182,7 @@ class ClosedForm:
             return form
         # The variances that a row has around its class mean: the trace of L^-1 W L^-T.
         inverse_dd = _mapped(map_dd, torch.eye(len(map_dd)).to(map_dd))
-        added = statistics.added(ridge).to(map_dd)
+        added = statistics.added(ridge, map_dd.dtype).to(map_dd)
         return form.shrunk(len(map_dd) - added * inverse_dd.square().sum())
 
     def shrunk(self, noise: Tensor) -> ClosedForm:
@@ -252,7 +252,9 @@ class ClosedForm:
 
     def spare(self, code_n: Tensor, weight_n: Tensor) -> Tensor:
         """Say which rows can be taken out and leave their class some."""
-        return self.weight_c[code_n] > weight_n.clamp_max(1)
+        size_n = self.weight_c[code_n]
+        left_n = size_n - weight_n.to(size_n).clamp_max(1)
+        return left_n > ROUNDING * torch.finfo(size_n.dtype).eps * size_n
 
     def without(self, z_nd: Tensor, code_n: Tensor, weight_n: Tensor | None = None) -> Without:
         """Look at each mapped training row as if it had not been there: a downdate of rank one.

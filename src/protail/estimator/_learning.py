@@ -58,7 +58,7 @@ def calibrate(
     rows: where rows are few, or all of them right, they stay near that.
     """
     problem = _Likelihood.of(logits_nc, code_n, weight_c, weight_n)
-    pull = certainty / problem.n_rows
+    pull = max(certainty / problem.n_rows, 8 * torch.finfo(logits_nc.dtype).eps)
     # The sharpness by its logarithm: a factor says as much whatever the unit of the logits.
     towards_k = logits_nc.new_tensor([math.log(towards[0]), towards[1]])
 
@@ -129,6 +129,7 @@ class _Likelihood(NamedTuple):
             code_n = (filled_c.cumsum(0) - 1)[code_n]
         weight_n = (torch.ones_like(code_n) if weight_n is None else weight_n).to(logits_nc)
         log_c = weight_c.log()
+        log_c = log_c - log_c.mean()  # the same for softmax, and 0 where counts are equal
         own_n = logits_nc.gather(1, code_n.unsqueeze(1)).squeeze(1)
         own_nk = torch.stack([own_n, -log_c[code_n]], 1)
         return cls(

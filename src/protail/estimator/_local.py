@@ -20,6 +20,8 @@ from torch import Tensor
 _WIDTH = 0.15
 # Added to how near each landmark is to itself: rows that come twice would have no Cholesky factor.
 _DEPENDENT = 1e-4
+# Lengths whose rounding, in float32, is more than this part of the width have no say.
+_PRECISE = 1e-3
 # Rows farther away are near nothing; the squares of larger numbers would overflow.
 _FAR = 1e15
 
@@ -55,15 +57,19 @@ class LandmarkFeatures:
     triangle_mm: Tensor  # lower, the Cholesky factor of how near landmarks are
 
     @classmethod
-    def of(cls, x_nd: Tensor, index_m: Tensor, spread: float) -> LandmarkFeatures:
-        """Take at least two of some prepared rows for landmarks."""
+    def of(cls, x_nd: Tensor, index_m: Tensor, spread: float) -> LandmarkFeatures | None:
+        """Take at least two of some prepared rows for landmarks; None where they are too alike."""
         square_nm = _squares(x_nd, x_nd[index_m])
         square_mm = square_nm[index_m]
         median = square_mm[torch.ones_like(square_mm, dtype=torch.bool).triu(1)].median()
         width = _WIDTH * float(median.clamp_min(torch.finfo(median.dtype).tiny ** 0.5))
         near_mm = _near(square_mm.double(), width)
         near_mm.diagonal().add_(_DEPENDENT)
-        triangle_mm = torch.linalg.cholesky(near_mm).to(x_nd)
+        triangle_mm, failed = torch.linalg.cholesky_ex(near_mm)
+        rounding = torch.finfo(torch.float32).eps * float(x_nd[index_m].square().sum(1).max())
+        if int(failed) or not rounding < _PRECISE * width:
+            return None
+        triangle_mm = triangle_mm.to(x_nd)
         column_nm = _columns(triangle_mm, _near(square_nm, width), spread)
         return cls(x_nd, column_nm, index_m, width, spread, triangle_mm)
 
@@ -82,8 +88,7 @@ class LandmarkFeatures:
 
 def _columns(triangle_mm: Tensor, near_nm: Tensor, spread: float) -> Tensor:
     column_mn = torch.linalg.solve_triangular(triangle_mm, near_nm.mT, upper=False)
-    column_nm: Tensor = spread * column_mn.mT
-    return column_nm
+    return column_mn.mul_(spread).mT
 
 
 def _nearness(x_nd: Tensor, landmark_md: Tensor, width: float) -> Tensor:

@@ -471,7 +471,7 @@ def _choices(found: object) -> dict[str, Any]:
             "shrinkage": fields.number("shrinkage", least=0),
             "logit_adjustment": fields.number("logit_adjustment"),
             "learned": fields.truth("learned"),
-            "local_width": fields.number_or_none("local_width", above=0),
+            "local_width": fields.number_or_none("local_width", above=1e-30),
             "novelty_limit": fields.number_or_none("novelty_limit"),
             "why": fields.text("why"),
             "doubt_limit": fields.number_or_none("doubt_limit", least=0, most=1),
@@ -547,7 +547,7 @@ def _take_space(
     _check(tensors, "covariance", (n_channels, n_channels), same)
     for name in ("centre", "origin", "spread"):
         _check(tensors, name, (n_features,), same, above=0 if name == "spread" else None)
-    if n_features != n_channels:
+    if n_features != n_channels or "axes" in tensors:
         _check(tensors, "axes", (n_features, n_channels), same)
     _check(tensors, "space_centre", (n_channels,), same)
     if restored.choices_["local_width"] is not None:

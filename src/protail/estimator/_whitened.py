@@ -23,7 +23,7 @@ from torch import Tensor
 
 from protail.data.tables import ShardedRows
 from protail.estimator._features import PREPARATIONS, Features, Placement, Preparation
-from protail.estimator._gaussian import ClosedForm, Statistics, Without, symmetric
+from protail.estimator._gaussian import ROUNDING, ClosedForm, Statistics, Without, symmetric
 from protail.estimator._learning import (
     LBFGS_STEPS,
     Calibration,
@@ -130,7 +130,7 @@ class Whitened:
     bias_c: Tensor
     learned: bool
     limits: Limits | None
-    n_learnable: int  # rows that could be learned from
+    n_learnable: int | None  # rows that could be learned from; None: all
     corrections: Corrections | None
 
 
@@ -143,7 +143,7 @@ class _Learned(NamedTuple):
 
     def logits(self, mapped: Rows, rows: Rows) -> Tensor:
         """Say what is added to the logits of rows, mapped and as they are."""
-        column_nm = None if self.columns is None else self.columns(rows.x_nd)
+        column_nm = None if self.columns is None else self.columns(rows.x_nd.to(mapped.x_nd))
         wide_ne = _beside(mapped.x_nd, column_nm)
         added_nc: Tensor = wide_ne @ self.added_ce.mT
         return added_nc
@@ -163,7 +163,8 @@ def choose(
     few, n_few = table.few()
     best: tuple[_Space, Choice] | None = None
     choice: Choice | None = None
-    for kind in PREPARATIONS:
+    # Of one channel, a length of 1 leaves the sign.
+    for kind in PREPARATIONS if features.n_channels > 1 else ("scaled",):
         space = _Space.of_rows(kind, few, n_few, table.rng)
         choice = space.tried(RIDGES[_FIRST_RIDGE], choice)
         if best is None or _is_better(space, choice, *best):
@@ -174,7 +175,8 @@ def choose(
         return space, _with_best_ridge(space, choice)
     space = _Space.of_table(space.preparation.kind, table)
     choice = _searched(space, choice, table)
-    if choice.saturated and space.preparation.kind != _FOR_SATURATED:  # few rows did not show it
+    wanted = features.n_channels > 1 and space.preparation.kind != _FOR_SATURATED
+    if choice.saturated and wanted:  # few rows did not show it
         other = _Space.of_table(_FOR_SATURATED, table)
         found = _searched(other, choice, table)
         if found.saturated:
@@ -255,9 +257,10 @@ class _Table:
 
     def few(self) -> tuple[Rows, int]:
         """Give some rows of some classes, to choose the preparation by, and how many classes."""
-        among, n_classes = None, min(self.n_classes, _SCREENED_CLASSES)
-        if n_classes < self.n_classes:
-            chosen = np.sort(self.rng.choice(self.n_classes, n_classes, replace=False))
+        among, n_classes, filled = None, self.n_classes, np.unique(self.codes)
+        if len(filled) > _SCREENED_CLASSES:
+            n_classes = _SCREENED_CLASSES
+            chosen = np.sort(self.rng.choice(filled, n_classes, replace=False))
             among = np.isin(self.codes, chosen)
         n_most = max(_SCREENED_ROWS, _SCREENED_A_CLASS * n_classes)
         rows = self.rows(self.features, even_sample(self.codes, n_most, self.rng, among))
@@ -271,7 +274,8 @@ def _evidence(rows: Rows, n_classes: int, rng: np.random.Generator) -> NDArray[n
     """Choose rows that can be scored without themselves."""
     codes, weights = rows.code_n.cpu().numpy(), rows.weight_n.cpu().numpy()
     n_most = max(min(_MOST_ENTRIES // n_classes, _MOST_EVIDENCE), _FEWEST_EVIDENCE)
-    spare = np.bincount(codes, weights)[codes] > np.minimum(weights, 1)
+    sizes = np.bincount(codes, weights)[codes]
+    spare = sizes - np.minimum(weights, 1) > ROUNDING * np.finfo(np.float32).eps * sizes
     return even_sample(codes, n_most, rng, among=spare)
 
 
@@ -484,7 +488,9 @@ def harmless(
         statistics = Statistics.of(x_nd, code_n, len(weight_cd), weight_n)
         weight_cd = space.span.back(weight_cd)
     whole = space.preparation, statistics, chosen, weight_cd, bias_c
-    learned, n_learnable = found.honest is not None, len(space.learnable.x_nd)
+    learned, n_learnable = found.honest is not None, None
+    if not math.isclose(float(space.learnable.weight_n.sum()), float(statistics.weight_c.sum())):
+        n_learnable = len(space.learnable.x_nd)
     return Whitened(*whole, learned, limits, n_learnable, corrections)
 
 
@@ -507,9 +513,11 @@ def _learned_best(space: _Space, choice: Choice, *, local: bool) -> _Learned:
     """Learn prototypes, and corrections near landmarks where these make rows left out likelier."""
     rows, mapped = space.learnable, space.mapped(space.learnable, choice.form)
     honest = _learned_by_halves(mapped, choice)
-    index_m = _landmarks(rows, choice) if local else None
+    index_m, columns = _landmarks(rows, choice) if local else None, None
     if index_m is not None:
-        columns = LandmarkFeatures.of(rows.x_nd, index_m, _SPREAD * math.sqrt(_RESIDUAL_RIDGE))
+        spread = _SPREAD * math.sqrt(_RESIDUAL_RIDGE)
+        columns = LandmarkFeatures.of(rows.x_nd.to(mapped.x_nd), index_m, spread)
+    if columns is not None:
         tried = _learned_by_halves(mapped, choice, columns.column_nm)
         if _surprise(*tried, choice) < _surprise(*honest, choice):
             added_ce = _learned(mapped, choice, LBFGS_STEPS, columns.column_nm)
@@ -521,6 +529,7 @@ def _landmarks(rows: Rows, choice: Choice) -> Tensor | None:
     """Choose rows as evenly over the classes as they go, where there is something to correct."""
     n_rows, (n_classes, n_channels) = len(rows.code_n), choice.form.mean_cd.shape
     n_most = min(int(_MOST_LOCAL_WORK / (n_rows * n_classes)) - n_channels, _MOST_LANDMARKS)
+    n_most = min(n_most, _MOST_LOGITS // max(n_rows, 1))
     if choice.saturated or n_rows < 2 or n_most < min(n_rows, _FEWEST_LANDMARKS):
         return None
     index = even_sample(rows.code_n.cpu().numpy(), n_most, np.random.default_rng(0))
@@ -609,19 +618,23 @@ def _first_half(rows: Rows) -> Tensor:
     """Give every other row of each class, or the part of its weight that falls into a half.
 
     Rows are taken by their length: a row that comes twice is then halved like one that counts two.
+    In a class of weights below 1 a row stands for the mean of them.
     """
+    unit_c = torch.bincount(rows.code_n, rows.weight_n) / torch.bincount(rows.code_n).clamp_min(1)
+    unit_n = unit_c.clamp(torch.finfo(unit_c.dtype).tiny, 1)[rows.code_n]
+    share_n = rows.weight_n / unit_n
     order = torch.argsort(rows.x_nd.square().sum(1), stable=True)
     order = order[torch.argsort(rows.code_n[order], stable=True)]
-    end_n = rows.weight_n[order].cumsum(0)
-    start_n = end_n - rows.weight_n[order]
+    end_n = share_n[order].cumsum(0)
+    start_n = end_n - share_n[order]
 
     def even(t_n: Tensor) -> Tensor:  # how much of all up to t is in even places
         pairs_n = (t_n / 2).floor()
         return pairs_n + (t_n - 2 * pairs_n).clamp_max(1)
 
-    half_n = torch.empty_like(end_n)
-    half_n[order] = even(end_n) - even(start_n)
-    return half_n
+    part_n = torch.empty_like(end_n)
+    part_n[order] = (even(end_n) - even(start_n)) / share_n[order]
+    return rows.weight_n * torch.round(part_n, decimals=9)  # all or nothing has no rounding
 
 
 def _nearest_means(statistics: Statistics, rows: Rows) -> Tensor:
