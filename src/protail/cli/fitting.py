@@ -222,7 +222,8 @@ def show_fitted(voice: Voice, fitted: Fitted) -> dict[str, Any]:
         evaluated = replace(fitted.model, head=fitted.head)
         if evaluated.rejects:
             known = np.isin(fitted.held_out.labels, fitted.head.classes_)
-            rejected = ask_all(evaluated, fitted.held_out.rows).rejected, known
+            answers = ask_all(evaluated, fitted.held_out.rows)
+            rejected = None if answers.rejected is None else (answers.rejected, known)
     if rejected is not None:
         told = {"rejected": show_rejected(voice, *rejected)}
     if fitted.trials:

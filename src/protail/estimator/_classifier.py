@@ -275,7 +275,7 @@ class PrototypeClassifier(SavingMixin, PredictingMixin, ClassifierMixin, BaseEst
                 rows = np.asarray(features.rows)
                 features = Features(rows, features.placement, features.device)
             for name in _OF_SPACE:  # of a fit before
-                vars(self).pop(name, None)
+                self.__dict__.pop(name, None)
             learn_as_published(self, features, codes, settings)
         else:
             learn = method == "whitened"

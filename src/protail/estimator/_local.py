@@ -88,7 +88,8 @@ class LandmarkFeatures:
 
 def _columns(triangle_mm: Tensor, near_nm: Tensor, spread: float) -> Tensor:
     column_mn = torch.linalg.solve_triangular(triangle_mm, near_nm.mT, upper=False)
-    return column_mn.mul_(spread).mT
+    column_nm: Tensor = column_mn.mul_(spread).mT
+    return column_nm
 
 
 def _nearness(x_nd: Tensor, landmark_md: Tensor, width: float) -> Tensor:
