@@ -13,7 +13,7 @@ from protail import Network, PrototypeClassifier
 from protail.cli import app
 from protail.data.augment import InputSpec
 from protail.data.images import load_dataset
-from protail.experiments import Run
+from protail.experiments import Run, RunError
 from protail.models import ModelFileError
 from protail.models.backbones import make_backbone
 from protail.models.heads import PrototypeHead, make_head
@@ -62,6 +62,15 @@ def test_a_saved_classifier_is_a_network():
     for photos in ("x.jpg", ["x.jpg", "y.jpg"], Path("x.jpg")):
         with pytest.raises(ValueError, match=r"'x\.jpg'.* no backbone; expected feature rows of"):
             network.predict(photos)
+
+
+def test_a_run_that_names_a_backbone_has_one(tmp_path):
+    run = Path(shutil.copytree(RECORDED / "run-0.1.0", tmp_path / "run"))
+    known = json.loads((run / "run.json").read_text())
+    known["resolved"]["recipe"]["representation"] = {}
+    (run / "run.json").write_text(json.dumps(known))
+    with pytest.raises(RunError, match="its weights have no backbone"):
+        Network.from_run(run)
 
 
 def test_a_run_of_0_1_0_on_features_is_a_network():

@@ -524,9 +524,11 @@ class Network:
         scores = Evaluation.from_dict(run.evaluation()[stage]["plain"])
         backbone = None
         if recipe.representation is not None:
-            backbone = make_backbone(recipe.representation.backbone)
             own = _part(weights, CLASSIFIER_BACKBONE) if stage == "classifier" else {}
-            backbone.load_state_dict(own or _part(weights, "backbone"))
+            if not (found := own or _part(weights, "backbone")):  # before one takes memory
+                raise ValueError("its weights have no backbone, and its recipe has one.")
+            backbone = make_backbone(recipe.representation.backbone)
+            backbone.load_state_dict(found)
         width = resolved["data"]["features"]["width"] if backbone is None else _width(backbone)
         settings = getattr(recipe, stage)
         head = make_head(settings.head, len(scores.counts), width, **settings.head_options)

@@ -562,5 +562,5 @@ def test_what_corrections_have_no_use_for(name, array):
     fitted = PrototypeClassifier().fit(x.astype(np.float32), y)
     assert fitted.landmarks_.shape == (120, 2)
     known, arrays = _persistence.describe(fitted, None, None)
-    with pytest.raises(FlawError, match="axes|landmarks|local_coef"):
+    with pytest.raises(FlawError, match=r"axes|landmarks|local_coef"):
         _persistence.restore(PrototypeClassifier, known, {**arrays, name: array}, "cpu")

@@ -1,11 +1,14 @@
 """The closed form against float64 loops that fit again without each row."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from faults.readers import peak, reset_peak
 from protail.estimator._gaussian import ClosedForm, Statistics
 from reference.gaussian_by_loop import logits_by_loop
 
@@ -103,3 +106,16 @@ def test_class_means_are_trusted_more_the_more_rows_a_class_has():
 def test_rows_that_are_all_alike_give_finite_numbers(x):
     form = ClosedForm.of(Statistics.of(x, torch.tensor([0, 0, 1, 1]), 2), 1.0)
     assert form.logits(form.mapped(x)).isfinite().all()
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured on Linux only")
+def test_few_rows_of_many_classes_take_no_table_of_classes():
+    n_classes = 20_000
+    code = torch.arange(n_classes).repeat(2)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(len(code), 8)).astype(np.float32))
+    form = ClosedForm.of(Statistics.of(x, code, n_classes), 1.0, x.dtype)
+    held = reset_peak()
+    without = form.without(form.mapped(x[:50]), code[:50])
+    said = without.products(form.mapped(x[:50]), form.prototypes)
+    assert without.logits().shape == said.shape == (50, n_classes)
+    assert peak() - held < 400 * 2**20  # classes x classes would be 1,526 MiB

@@ -143,14 +143,15 @@ def _watching(folder: Path) -> Iterator[None]:
         _watched.clear()
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Forget the most memory that was ever held; give what is held now."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    return _peak()
+    return peak()
 
 
-def _peak() -> int:
+def peak() -> int:
+    """Give the most memory that was held."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:  # another system
@@ -178,7 +179,7 @@ def attempt(form: Form, data: bytes, folder: Path) -> str:
     declared = 0
     with suppress(Exception):
         declared = max(form.declared(path), 0)
-    begin, held, result = time.process_time(), _reset_peak(), "read"
+    begin, held, result = time.process_time(), reset_peak(), "read"
     with warnings.catch_warnings(), _watching(folder):
         warnings.simplefilter("ignore")
         try:
@@ -203,7 +204,7 @@ def attempt(form: Form, data: bytes, folder: Path) -> str:
                 f"{type(error).__name__} at {place}: {str(error)[:200]}"
             ) from error
     # Of the processor: another program may hold the machine for a while.
-    took, grown = time.process_time() - begin, _peak() - held
+    took, grown = time.process_time() - begin, peak() - held
     if _seen:
         raise BrokenPromiseError(f"it has done: {_seen[:3]}")
     if took > SECONDS:

@@ -99,7 +99,9 @@ def resumed(folder, killed):
 def test_a_rank_that_is_killed_ends_all_with_one_error(folder, killed):
     seconds, told, _ = killed
     assert seconds < 30
-    assert "another process of this training has ended" in told
+    # torchrun may stop the other one before it has missed its peer.
+    words = "another process of this training has ended", "tells which process ended"
+    assert any(each in told for each in words), told
     assert "--resume goes on" in told
     assert list((folder / "temporary").glob("protail-*")) == []
 

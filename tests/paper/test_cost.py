@@ -180,13 +180,11 @@ def test_every_method_is_drawn_where_its_numbers_are(all_rows, sheets):
     assert axes.get_xscale() == "log"
     assert GPU in axes.get_title(loc="left")
     assert "share their time by what" in figure.get_supxlabel()
+    check_labels(costs, figure, axes)  # drawing takes long: once is enough
 
 
-def test_every_point_has_a_label_and_none_lies_on_another(all_rows, sheets):
-    costs = method_costs(all_rows)
-    list(draw_costs(all_rows, str))
-    [figure] = sheets
-    [axes] = figure.axes
+def check_labels(costs, figure, axes):
+    """Every point has a label and none lies on another."""
     labels = [text.get_text() for text in axes.texts]
     single = {"PaCo", "CutMix"}
     assert labels == [

@@ -339,7 +339,7 @@ class Without:
         moves = self._moves
         along_n1 = (moves.part_n + moves.along_n).unsqueeze(1)
         said_nc = (1 + along_n1) * (z_nd @ direction_cd.mT)
-        said_nc -= along_n1 * (self.form.mean_cd @ direction_cd.mT)[self.code_n]
+        said_nc -= along_n1 * _products_of(self.code_n, self.form.mean_cd, direction_cd)
         return said_nc / moves.ratio_n.unsqueeze(1)
 
     def logits(self) -> Tensor:
@@ -352,8 +352,8 @@ class Without:
         toward_nc = torch.addmm((part_n * uu_n).unsqueeze(1) * moved_c, self.u_nr, base_cr.mT)
         logits_nc = (1 + part_n + moves.along_n).unsqueeze(1) - part_n1 * moved_c
         logits_nc = logits_nc.addcmul_(gain_n1, toward_nc, value=-0.5).mul_(toward_nc)
-        product_cc = form.means.at_cr @ base_cr.mT - base_cr.square().sum(1) / 2
-        logits_nc += product_cc[self.code_n]
+        logits_nc += _products_of(self.code_n, form.means.at_cr, base_cr)
+        logits_nc -= base_cr.square().sum(1) / 2
         powers_2c = torch.stack([moved_c, moved_c.square()])
         logits_nc.addmm_(torch.stack([part_n * moves.mu_n, (part_n**2 * uu_n) / 2], 1), powers_2c)
         logits_nc.scatter_(1, self.code_n.unsqueeze(1), self._own().unsqueeze(1))
@@ -389,6 +389,14 @@ class _Moves(NamedTuple):
     gain_n: Tensor
     along_n: Tensor  # gain (v.u)
     ratio_n: Tensor
+
+
+def _products_of(code_n: Tensor, one_cr: Tensor, other_cr: Tensor) -> Tensor:
+    """Multiply the vector of each row's class with those of all classes."""
+    if len(code_n) < len(one_cr):  # a table of classes x classes may be larger than memory
+        return one_cr[code_n] @ other_cr.mT
+    product_cc: Tensor = one_cr @ other_cr.mT
+    return product_cc[code_n]
 
 
 def _mapped(map_dd: Tensor, x_nd: Tensor) -> Tensor:
