@@ -455,3 +455,14 @@ def peak_memory(running):
     _, err = running.communicate()
     assert running.returncode == 0, err
     return peak, err
+
+
+def test_a_stop_of_what_is_finished_is_none(protail, model, monkeypatch, tmp_path):
+    def told(seconds):
+        signal.raise_signal(signal.SIGTERM)
+        return f"{seconds:.0f} s"
+
+    monkeypatch.setattr(importlib.import_module("protail.cli.predict"), "in_words", told)
+    ended = protail("predict", "model", "test.npz", "-o", "out.csv")
+    assert (ended.code, (tmp_path / "out.csv").exists()) == (0, True)
+    assert "100 rows predicted" in ended.err

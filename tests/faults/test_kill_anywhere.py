@@ -46,7 +46,15 @@ def test_commands_that_are_stopped_end_as_if_nothing_had_been(tmp_path):
     kill(20, tmp_path, "--seed", "3")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def number(request):
+    """A signal as a new process has it: Ray, in another test, may have put its own handler."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = signal.signal(request.param, usual[request.param])
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_a_stop_before_a_command_listens_is_told(number, monkeypatch, capsys):
     module = import_module("protail.cli.app")
     monkeypatch.setattr(

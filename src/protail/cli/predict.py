@@ -102,41 +102,42 @@ def predict(
     tell_columns(voice, opened)
     n_rows, thing = sum(source.n_rows for source in opened), "photo" if loaded.network else "row"
     begin = time.perf_counter()
-    with in_steps(), PredictionJob(output, loaded, opened, options, top_k, overwrite) as job:
-        done, without_before = job.n_done, job.n_without
-        loaded = job.with_mix_of(loaded, sources.all_rows(loaded, opened, by))
-        if done:
-            rows = counted(n_rows, thing)
-            voice.say(f"Going on after {done:,} of {rows} ({job.parts} holds them).")
-        with row_progress(voice, n_rows, done, what=thing) as progress:
-            _predict(loaded, opened, job, top_k, progress, by)
-        n_without, n_rejected = job.n_without, job.n_rejected
-        if n_rows and n_without == n_rows:
-            job.n_done = 0  # nothing in its pieces is worth keeping
-            sources.leave_out_non_finite(n_rows, 0, voice, opened)
-        job.finish()
-    seconds = time.perf_counter() - begin
-    if n_without:
-        what = "Photos that cannot be read" if loaded.network else "Rows with NaN or infinity"
-        bad = sources.unreadable_photos(opened)
-        listed = f" ({first_few(bad)})" if bad else ""
-        voice.say(f"{what}, without a prediction: {n_without:,}{listed}")
-    n_predicted = n_rows - done - (n_without - without_before)
-    voice.say(f"{counted(n_predicted, thing)} predicted in {in_words(seconds)}: {output}")
-    if loaded.rejects:
-        voice.say(f"Rejected, as unknown or doubtful: {n_rejected:,} (their label is empty)")
-    unreadable = {"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}
-    voice.finish(
-        {
-            "rows": n_rows,
-            "rows_from_earlier_start": done,
-            "rows_without_prediction": n_without,
-            **({"rows_rejected": n_rejected} if loaded.rejects else {}),
-            **unreadable,
-            "seconds": round(seconds, 3),
-            "output": str(output),
-        }
-    )
+    with in_steps():  # to its very end: what is finished must not be called stopped
+        with PredictionJob(output, loaded, opened, options, top_k, overwrite) as job:
+            done, without_before = job.n_done, job.n_without
+            loaded = job.with_mix_of(loaded, sources.all_rows(loaded, opened, by))
+            if done:
+                rows = counted(n_rows, thing)
+                voice.say(f"Going on after {done:,} of {rows} ({job.parts} holds them).")
+            with row_progress(voice, n_rows, done, what=thing) as progress:
+                _predict(loaded, opened, job, top_k, progress, by)
+            n_without, n_rejected = job.n_without, job.n_rejected
+            if n_rows and n_without == n_rows:
+                job.n_done = 0  # nothing in its pieces is worth keeping
+                sources.leave_out_non_finite(n_rows, 0, voice, opened)
+            job.finish()
+        seconds = time.perf_counter() - begin
+        if n_without:
+            what = "Photos that cannot be read" if loaded.network else "Rows with NaN or infinity"
+            bad = sources.unreadable_photos(opened)
+            listed = f" ({first_few(bad)})" if bad else ""
+            voice.say(f"{what}, without a prediction: {n_without:,}{listed}")
+        n_predicted = n_rows - done - (n_without - without_before)
+        voice.say(f"{counted(n_predicted, thing)} predicted in {in_words(seconds)}: {output}")
+        if loaded.rejects:
+            voice.say(f"Rejected, as unknown or doubtful: {n_rejected:,} (their label is empty)")
+        unreadable = {"unreadable": sources.unreadable_photos(opened)} if loaded.network else {}
+        voice.finish(
+            {
+                "rows": n_rows,
+                "rows_from_earlier_start": done,
+                "rows_without_prediction": n_without,
+                **({"rows_rejected": n_rejected} if loaded.rejects else {}),
+                **unreadable,
+                "seconds": round(seconds, 3),
+                "output": str(output),
+            }
+        )
 
 
 def _predict(
