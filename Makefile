@@ -9,7 +9,8 @@ LOCK   := requirements-dev.txt
 PIP     = $(BIN)/python -m pip install -qq --disable-pip-version-check
 STAMP   = $(VENV)/.installed
 # Two test files at a time, one thread each: most tests are too small to share among threads.
-TWO_AT_ONCE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+# A worker that dies ends the run: xdist would wait for it without end.
+TWO_AT_ONCE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
 
 # Real data for the tests, where it is at hand; without it they use generated data and say so.
 ifndef PROTAIL_SHARED
