@@ -396,6 +396,7 @@ def test_errata_of_what_is_not_counted_are_its_sums(tmp_path):
     assert any("115,846" in erratum for erratum in counted["errata"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tar") is None or os.name == "nt", reason="needs tar and a shell")
 def test_a_slice_on_another_machine(subset_file, tmp_path):
     """The script's both halves; the other machine is this one, reached by a shell."""

@@ -175,6 +175,7 @@ def check_small_table(table, n_images, folder):
     assert results_page(results) == results_page(Results(folder / "nothing"))
 
 
+@pytest.mark.slow
 def test_table_5_from_folders_to_results_on_a_miniature(imagenet, tmp_path, monkeypatch):
     ended = small_table("table5", imagenet, tmp_path, monkeypatch)
     assert ended.exit_code == 0, ended.output

@@ -130,6 +130,7 @@ def test_start_is_he_normal():
         assert weight.std().item() == pytest.approx((2 / (9 * 48)) ** 0.5, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_a_compiled_one_is_one_graph_and_the_same(training):
     torch._dynamo.reset()
