@@ -211,7 +211,7 @@ def evaluate_examples(model: Model, examples: Examples, counts: Array) -> Evalua
 
 
 def show_fitted(voice: Voice, fitted: Fitted) -> dict[str, Any]:
-    """Show the scores, and those of other classifiers where there are some; give what is new."""
+    """Show the scores, also of other classifiers where there are some; give more for --json."""
     told = {}
     if fitted.evaluation is not None:
         show_evaluation(voice, fitted.evaluation, "prototypes")

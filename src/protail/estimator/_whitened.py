@@ -618,22 +618,22 @@ def _first_half(rows: Rows) -> Tensor:
     """Give every other row of each class, or the part of its weight that falls into a half.
 
     Rows are taken by their length: a row that comes twice is then halved like one that counts two.
-    In a class of weights below 1 a row stands for the mean of them.
+    Weights of a class that are below 1 on average are counted in units of that average.
     """
     unit_c = torch.bincount(rows.code_n, rows.weight_n) / torch.bincount(rows.code_n).clamp_min(1)
     unit_n = unit_c.clamp(torch.finfo(unit_c.dtype).tiny, 1)[rows.code_n]
-    share_n = rows.weight_n / unit_n
+    count_n = rows.weight_n / unit_n
     order = torch.argsort(rows.x_nd.square().sum(1), stable=True)
     order = order[torch.argsort(rows.code_n[order], stable=True)]
-    end_n = share_n[order].cumsum(0)
-    start_n = end_n - share_n[order]
+    end_n = count_n[order].cumsum(0)
+    start_n = end_n - count_n[order]
 
     def even(t_n: Tensor) -> Tensor:  # how much of all up to t is in even places
         pairs_n = (t_n / 2).floor()
         return pairs_n + (t_n - 2 * pairs_n).clamp_max(1)
 
     part_n = torch.empty_like(end_n)
-    part_n[order] = (even(end_n) - even(start_n)) / share_n[order]
+    part_n[order] = (even(end_n) - even(start_n)) / count_n[order]
     return rows.weight_n * torch.round(part_n, decimals=9)  # all or nothing has no rounding
 
 
